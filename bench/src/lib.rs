@@ -1,0 +1,1 @@
+//! Benchmarks of Slackline: criterion micro-benches and loopback throughput.

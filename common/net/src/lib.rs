@@ -1,0 +1,1 @@
+//! QUIC for Slackline: keys, endpoints, control frames and bulk transfers; the only crate that names quinn.

@@ -1,0 +1,1 @@
+//! The server daemon: sessions, shard threads, metrics and summary files.

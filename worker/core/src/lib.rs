@@ -1,0 +1,1 @@
+//! The pure worker: the pull-compute-push cycle as a state machine.

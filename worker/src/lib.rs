@@ -1,0 +1,1 @@
+//! The worker daemon: models, datasets, the training loop.
