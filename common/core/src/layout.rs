@@ -135,7 +135,10 @@ mod tests {
         layout.buffer("b", &[4]);
         assert_eq!(layout.len(), 10);
         let path = |key| layout.tensor_of(key).map(|tensor| tensor.path.as_str());
-        assert_eq!([path(0), path(5), path(6), path(9), path(10)], [Some("a"), Some("a"), Some("b"), Some("b"), None]);
+        assert_eq!(
+            [path(0), path(5), path(6), path(9), path(10)],
+            [Some("a"), Some("a"), Some("b"), Some("b"), None]
+        );
     }
 
     #[test]
@@ -145,7 +148,12 @@ mod tests {
             layout.parameter(path, shape, decay);
             layout.hash()
         };
-        let hashes = [base("a", &[2, 3], true), base("b", &[2, 3], true), base("a", &[3, 2], true), base("a", &[2, 3], false)];
+        let hashes = [
+            base("a", &[2, 3], true),
+            base("b", &[2, 3], true),
+            base("a", &[3, 2], true),
+            base("a", &[2, 3], false),
+        ];
         for (i, left) in hashes.iter().enumerate() {
             for right in &hashes[i + 1..] {
                 assert_ne!(left, right);

@@ -1,9 +1,21 @@
 //! The pure words and rules of Slackline. Nothing here knows a socket, a thread, a file or the wall clock.
 //!
-//! Read in this order: [`ids`], [`limits`], [`layout`], [`partition`].
+//! Read in this order: [`ids`], [`limits`], [`layout`], [`model`], [`partition`], [`schedule`], [`consistency`], [`aggregate`],
+//! [`optimizer`], [`wire`], [`histogram`].
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
+#[cfg(target_endian = "big")]
+compile_error!("values travel as raw little-endian bytes; a big-endian host would need to swap them");
+
+pub mod aggregate;
+pub mod consistency;
+pub mod histogram;
 pub mod ids;
 pub mod layout;
 pub mod limits;
 pub mod model;
+pub mod optimizer;
 pub mod partition;
+pub mod schedule;
+pub mod wire;

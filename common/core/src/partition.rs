@@ -52,7 +52,8 @@ impl Partition {
 
     fn border(&self, index: u64) -> u64 {
         let blocks = u128::from(self.len.div_ceil(ALIGNMENT));
-        let block = blocks * u128::from(index.min(u64::from(self.shard_count))) / u128::from(self.shard_count);
+        let block =
+            blocks * u128::from(index.min(u64::from(self.shard_count))) / u128::from(self.shard_count);
         (block as u64 * ALIGNMENT).min(self.len)
     }
 

@@ -1,0 +1,407 @@
+//! The control messages.
+//!
+//! A session begins with [`ToPeer::Welcome`] from the server. A worker joins at the coordinator (server 0), registers with every
+//! server that holds a shard, then cycles: it asks the coordinator for work, pulls, pushes. The role of a peer comes from its
+//! certificate, and its worker id from its registration: no message can speak for another worker.
+
+use std::fmt;
+
+use bincode::{Decode, Encode};
+
+use super::status::Status;
+use crate::consistency::DropReason;
+use crate::histogram::Histogram;
+use crate::ids::{BatchIndex, Clock, Incarnation, Sequence, ServerId, ShardId, Version, WorkerId};
+use crate::limits::TEXT_BYTES_MAX;
+
+/// A text of bounded length.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct Text(String);
+
+impl Text {
+    /// The text, cut at a character border when it is over [`TEXT_BYTES_MAX`] bytes.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        let mut text = text.into();
+        if text.len() > TEXT_BYTES_MAX {
+            let mut end = TEXT_BYTES_MAX;
+            while !text.is_char_boundary(end) {
+                end -= 1;
+            }
+            text.truncate(end);
+        }
+        Self(text)
+    }
+
+    /// The text, with control characters replaced: it came from a peer and goes to a terminal.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        let clean = self.0.chars().take(TEXT_BYTES_MAX);
+        clean.map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown())
+    }
+}
+
+/// From a worker, an observer, an admin or another server.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+pub enum ToServer {
+    /// Worker to coordinator: let me in.
+    Join(Join),
+    /// Worker to every server: this session speaks for this worker from now on.
+    Register(Register),
+    /// Worker: I am alive.
+    Renew,
+    /// Worker: I have work again; put me back into the clock table at this clock.
+    Enter {
+        /// The worker's clock.
+        clock: Clock,
+    },
+    /// Worker: I have no work; take me out of the clock table.
+    Finish,
+    /// Worker to coordinator: give me work.
+    Ask(Ask),
+    /// Worker or observer: send me the values of a shard.
+    Pull(Pull),
+    /// Worker: my iteration has nothing for this shard, but it is complete.
+    PushNothing {
+        /// The shard.
+        shard: ShardId,
+        /// Number of the push.
+        sequence: Sequence,
+        /// Iterations completed before this one.
+        clock: Clock,
+    },
+    /// Worker to coordinator: the result of an evaluation.
+    Evaluated(Evaluated),
+    /// Worker: I go.
+    Leave(Leave),
+    /// Anyone with a role: what is the state of affairs?
+    Status,
+    /// Server or admin: end the process.
+    Stop {
+        /// Why.
+        reason: Text,
+    },
+}
+
+/// See [`ToServer::Join`].
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Join {
+    /// Fingerprint of the model's layout.
+    pub layout_hash: u64,
+    /// Fingerprint of the configuration.
+    pub config_hash: u64,
+    /// Fingerprint of the training data.
+    pub data_hash: u64,
+    /// Training samples.
+    pub sample_count: u64,
+    /// A worker whose lease ran out comes back under its old id with a new incarnation.
+    pub former: Option<(WorkerId, Incarnation)>,
+}
+
+/// See [`ToServer::Register`].
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Register {
+    /// The id that the coordinator gave.
+    pub worker: WorkerId,
+    /// The incarnation that the coordinator gave.
+    pub incarnation: Incarnation,
+    /// Fingerprint of the model's layout.
+    pub layout_hash: u64,
+    /// Fingerprint of the configuration.
+    pub config_hash: u64,
+    /// The clock to enter at.
+    pub clock: Clock,
+    /// Batches of the whole run: the schedule of the rate depends on it.
+    pub batch_count: u64,
+}
+
+/// See [`ToServer::Ask`].
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+pub struct Ask {
+    /// The clock of the iteration the work is for.
+    pub clock: Clock,
+    /// A batch that is done: every shard has answered its push.
+    pub done: Option<BatchIndex>,
+    /// A batch whose gradient was not used and must be done again.
+    pub returned: Option<BatchIndex>,
+    /// What happened since the last report.
+    pub report: Option<Report>,
+}
+
+/// See [`ToServer::Pull`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Pull {
+    /// The shard.
+    pub shard: ShardId,
+    /// Number of the pull within the session; the answer carries it.
+    pub request: u64,
+    /// Whether the clock gates it.
+    pub kind: PullKind,
+}
+
+/// Whether the clock gates a pull.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum PullKind {
+    /// For training: held until the policy allows it.
+    Gated {
+        /// Iterations the reader has completed.
+        clock: Clock,
+        /// The last push of the reader that the values must include.
+        after: Sequence,
+    },
+    /// For evaluation: answered at once, no part of the clock.
+    Snapshot,
+}
+
+/// See [`ToServer::Evaluated`].
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+pub struct Evaluated {
+    /// Samples that the run had handed out when the evaluation was asked for.
+    pub at_samples: u64,
+    /// Mean loss over the held-out examples.
+    pub loss: f64,
+    /// Share of them that were classified rightly.
+    pub accuracy: f64,
+    /// What happened since the last report.
+    pub report: Option<Report>,
+}
+
+/// See [`ToServer::Leave`].
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+pub struct Leave {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What happened since the last report.
+    pub report: Option<Report>,
+}
+
+/// How a worker ended.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum Outcome {
+    /// There was no more work.
+    Done,
+    /// It was told to go (a signal).
+    Interrupted,
+    /// It met a gradient that was not finite, and the run is to stop for that.
+    BadGradient(Text),
+    /// Something else.
+    Failed(Text),
+}
+
+/// Microseconds of worker time, by what they were spent on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct Times {
+    /// Computing gradients.
+    pub compute_us: u64,
+    /// Waiting for other workers' clocks.
+    pub wait_for_clock_us: u64,
+    /// Sending pushes and waiting for their answers.
+    pub push_us: u64,
+    /// Pulling, the gate's hold left out.
+    pub pull_us: u64,
+    /// Waiting for work or for a batch to be loaded.
+    pub data_us: u64,
+    /// Evaluating.
+    pub evaluate_us: u64,
+    /// All of the worker's time, from its first work on.
+    pub total_us: u64,
+}
+
+/// What a worker did since its last report: all fields are differences.
+#[derive(Clone, Debug, Default, PartialEq, Encode, Decode)]
+pub struct Report {
+    /// Iterations completed.
+    pub iterations: u64,
+    /// Samples used.
+    pub samples: u64,
+    /// Sum over samples of their loss.
+    pub loss_sum: f64,
+    /// Time spent.
+    pub times: Times,
+    /// Bytes of gradients sent, headers left out.
+    pub bytes_pushed: u64,
+    /// Bytes of values received, headers left out.
+    pub bytes_pulled: u64,
+    /// Bytes of datagrams sent.
+    pub wire_sent: u64,
+    /// Bytes of datagrams received.
+    pub wire_received: u64,
+    /// Pushes (one per shard and iteration) sent, retries left out.
+    pub pushes_sent: u64,
+    /// Pushes that servers applied.
+    pub pushes_applied: u64,
+    /// Pushes that were sent again and known already.
+    pub pushes_duplicate: u64,
+    /// Pushes that were dropped or refused.
+    pub pushes_dropped: u64,
+    /// Pulls answered.
+    pub pulls_served: u64,
+    /// Pulls that the gate held first.
+    pub pulls_held: u64,
+    /// For every pull, how far the reader's clock lay above the minimum.
+    pub clock_lead: Histogram,
+    /// For every applied push, how many versions had passed since its pull.
+    pub version_staleness: Histogram,
+}
+
+/// From a server.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+pub enum ToPeer {
+    /// The first message of every session.
+    Welcome {
+        /// Protocol version of the server.
+        protocol: u32,
+        /// Which server it is.
+        server: ServerId,
+        /// A number drawn when the process began: another number means another process, without the state.
+        boot: u64,
+    },
+    /// Answer to [`ToServer::Join`].
+    Joined {
+        /// The worker's id.
+        worker: WorkerId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// The clock to enter at.
+        clock: Clock,
+    },
+    /// Answer to [`ToServer::Register`].
+    Registered {
+        /// Whether the server's shards have values; if not, the worker brings the initial ones.
+        has_values: bool,
+    },
+    /// Answer to [`ToServer::Ask`].
+    Work(Work),
+    /// A push was answered.
+    Pushed(Pushed),
+    /// Answer to [`ToServer::Status`].
+    Status(Box<Status>),
+    /// The server will not do what was asked; the session ends.
+    Refused(Refusal),
+    /// Answer to [`ToServer::Leave`] and [`ToServer::Stop`]: heard.
+    Goodbye,
+}
+
+/// See [`ToPeer::Work`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum Work {
+    /// Compute the gradient of a batch.
+    Batch {
+        /// Which.
+        batch: BatchIndex,
+        /// Evaluate a snapshot beside it; the number of samples handed out so far.
+        evaluate: Option<u64>,
+        /// Set for a worker that had finished: enter the clock table again at this clock.
+        enter: Option<Clock>,
+    },
+    /// No batch now; finish, and wait for more work.
+    Idle,
+    /// Evaluate the final values.
+    Evaluate {
+        /// Samples of the run.
+        at_samples: u64,
+    },
+    /// The run is over: leave.
+    Done,
+}
+
+/// See [`ToPeer::Pushed`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Pushed {
+    /// The shard.
+    pub shard: ShardId,
+    /// Number of the push.
+    pub sequence: Sequence,
+    /// Whether the push had been answered before; the outcome is the first one.
+    pub duplicate: bool,
+    /// The worker's clock at that shard now. It can lie above what the worker counted: a joiner is moved up to the minimum.
+    pub clock: Clock,
+    /// What became of it.
+    pub outcome: PushOutcome,
+    /// Microseconds from its arrival to its answer, spent waiting for other workers.
+    pub held_us: u64,
+}
+
+/// What became of a push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum PushOutcome {
+    /// It is in the values.
+    Applied {
+        /// The version it made.
+        version: Version,
+        /// Versions that passed between its pull and its apply.
+        staleness: u64,
+    },
+    /// Counted and left out, by the policy.
+    Dropped(DropReason),
+    /// It had nothing for the shard; the clock went on.
+    Nothing,
+    /// Left out: its value for `key` is not a finite number.
+    NotFinite {
+        /// Key of the first such value.
+        key: u64,
+    },
+    /// The worker is not a member here (its lease ran out, or a later incarnation took its place).
+    Fenced,
+    /// It is further ahead than the window of pushes, or older than the server remembers.
+    OutOfWindow,
+    /// Its keys are not the shard's.
+    WrongKeys,
+}
+
+/// The facts of a served pull, beside its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// The shard's version.
+    pub version: Version,
+    /// The shard's minimum clock.
+    pub minimum: Clock,
+    /// How far the reader's clock lay above the minimum.
+    pub lead: u64,
+    /// Microseconds for which other workers' clocks held it.
+    pub held_us: u64,
+}
+
+/// See [`ToPeer::Refused`].
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Refusal {
+    /// Who must act.
+    pub code: RefusalCode,
+    /// What is wrong, in a line.
+    pub text: Text,
+}
+
+/// Who must act on a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Encode, Decode)]
+pub enum RefusalCode {
+    /// The certificate's role does not allow the message. Fatal.
+    Role,
+    /// Layout, configuration or data differ. Fatal.
+    Mismatch,
+    /// The worker's lease ran out or a later incarnation took its place: join again.
+    Fenced,
+    /// The message is not for this server or not for this moment. Fatal.
+    OutOfPlace,
+    /// A bound of the server is reached. Fatal.
+    Full,
+    /// The bytes were not a message. Fatal.
+    Malformed,
+    /// The run is over. Fatal.
+    RunOver,
+    /// The run was stopped because something failed. Fatal.
+    Stopped,
+}
+
+impl RefusalCode {
+    /// Whether joining again can help.
+    #[must_use]
+    pub const fn is_retryable(self) -> bool {
+        matches!(self, Self::Fenced)
+    }
+}

@@ -1,0 +1,120 @@
+//! What travels between processes.
+//!
+//! Two kinds of bytes, and no third:
+//!
+//! - **Control messages** ([`ToServer`], [`ToPeer`]): small enums in bincode (fixed-width little-endian integers), each in a
+//!   frame of a `u32` length and that many bytes, at most [`CONTROL_BYTES_MAX`]. Trailing bytes are refused.
+//! - **Transfers** ([`TransferHeader`]): one fixed header, then raw little-endian f32. Tensors never pass through bincode.
+//!
+//! This is the only module that calls bincode, and the golden bytes in its tests pin the layout: the same layout is
+//! bincode 1's and wincode's default, so the crate can be replaced without changing the wire.
+
+mod header;
+mod message;
+mod status;
+
+use bincode::config::{Configuration, Fixint, Limit, LittleEndian};
+use bincode::{Decode, Encode};
+
+pub use header::{Dtype, HEADER_BYTES, TransferHeader, TransferKind, stripes};
+pub use message::{
+    Ask, Evaluated, Join, Leave, Outcome, Pull, PullKind, PushOutcome, Pushed, Refusal, RefusalCode,
+    Register, Report, Served, Text, Times, ToPeer, ToServer, Work,
+};
+pub use status::{HeldRow, MemberRow, Phase, Progress, RefusedCounts, ShardRow, Status};
+
+use crate::limits::CONTROL_BYTES_MAX;
+
+/// Protocol version; part of the ALPN name and of the first message.
+pub const PROTOCOL: u32 = 1;
+
+/// ALPN name of the protocol.
+pub const ALPN: &[u8] = b"slackline/1";
+
+/// Why bytes are not a message. The session that sent them ends; the process lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// The length prefix says more than any message may have.
+    #[error("a message of {claimed} bytes was announced, the limit is {CONTROL_BYTES_MAX}")]
+    TooLong {
+        /// Bytes announced.
+        claimed: u64,
+    },
+    /// The bytes end early, or hold a value that does not exist.
+    #[error("the bytes are not a message of protocol {PROTOCOL}")]
+    Malformed,
+    /// Bytes are left after the message.
+    #[error("{extra} bytes are left after the message")]
+    Trailing {
+        /// How many.
+        extra: usize,
+    },
+    /// A transfer does not begin with the magic number.
+    #[error("the bytes are not a transfer of this protocol")]
+    NotATransfer,
+    /// A transfer of another version.
+    #[error("the transfer has protocol {theirs}, this side speaks {PROTOCOL}")]
+    Protocol {
+        /// The version they speak.
+        theirs: u16,
+    },
+    /// A transfer whose header contradicts itself.
+    #[error("the transfer's header is inconsistent: {what}")]
+    Inconsistent {
+        /// Which field.
+        what: &'static str,
+    },
+}
+
+const FORMAT: Configuration<LittleEndian, Fixint, Limit<CONTROL_BYTES_MAX>> = bincode::config::standard()
+    .with_little_endian()
+    .with_fixed_int_encoding()
+    .with_limit::<CONTROL_BYTES_MAX>();
+
+/// The bytes of one control message, without the length prefix.
+///
+/// # Errors
+/// [`WireError::TooLong`] when the message is over the limit: the caller put too many rows in it.
+pub fn encode<M: Encode>(message: &M) -> Result<Vec<u8>, WireError> {
+    let bytes = bincode::encode_to_vec(message, FORMAT).map_err(|_| WireError::Malformed)?;
+    if bytes.len() > CONTROL_BYTES_MAX {
+        return Err(WireError::TooLong { claimed: bytes.len() as u64 });
+    }
+    Ok(bytes)
+}
+
+/// Reads one control message that fills `bytes` exactly. Never allocates more than the limit.
+///
+/// # Errors
+/// Any [`WireError`] of a control message.
+pub fn decode<M: Decode<()>>(bytes: &[u8]) -> Result<M, WireError> {
+    if bytes.len() > CONTROL_BYTES_MAX {
+        return Err(WireError::TooLong { claimed: bytes.len() as u64 });
+    }
+    let (message, used) = bincode::decode_from_slice(bytes, FORMAT).map_err(|_| WireError::Malformed)?;
+    if used != bytes.len() {
+        return Err(WireError::Trailing { extra: bytes.len() - used });
+    }
+    Ok(message)
+}
+
+/// The length prefix of a frame that carries `bytes`.
+#[must_use]
+pub const fn frame_prefix(bytes: &[u8]) -> [u8; 4] {
+    (bytes.len() as u32).to_le_bytes()
+}
+
+/// The length that a frame's prefix announces.
+///
+/// # Errors
+/// [`WireError::TooLong`], before anything is read or allocated.
+pub const fn frame_length(prefix: [u8; 4]) -> Result<usize, WireError> {
+    let claimed = u32::from_le_bytes(prefix);
+    if claimed as usize > CONTROL_BYTES_MAX {
+        return Err(WireError::TooLong { claimed: claimed as u64 });
+    }
+    Ok(claimed as usize)
+}
+
+#[cfg(test)]
+mod tests;
