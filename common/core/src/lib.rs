@@ -9,6 +9,7 @@
 compile_error!("values travel as raw little-endian bytes; a big-endian host would need to swap them");
 
 pub mod aggregate;
+pub mod config;
 pub mod consistency;
 pub mod histogram;
 pub mod ids;
@@ -17,5 +18,6 @@ pub mod limits;
 pub mod model;
 pub mod optimizer;
 pub mod partition;
+pub mod role;
 pub mod schedule;
 pub mod wire;

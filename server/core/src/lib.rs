@@ -1,1 +1,20 @@
-//! The pure server: shards, membership, work assignment, counted-once pushes, the record of a run.
+//! The pure server. The daemon and the simulated world drive the same machines:
+//!
+//! - [`shard`]: one range of keys with its values, its clock table and the pulls it holds. One owner each.
+//! - [`control`]: sessions, leases, who is a member; on server 0 also who computes what ([`assign`]) and the record of the run
+//!   ([`record`]).
+//!
+//! Each is told the time and what happened, and answers with effects. Nothing here waits, sends or writes.
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod assign;
+pub mod control;
+pub mod dedup;
+pub mod notice;
+pub mod record;
+pub mod shard;
+
+pub use control::{Control, ControlEffect, ControlEvent, ControlSettings};
+pub use notice::Notice;
+pub use shard::{Shard, ShardEffect, ShardEvent, ShardSettings};

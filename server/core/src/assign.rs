@@ -1,0 +1,420 @@
+//! Who computes which batch: the coordinator hands batches out one by one.
+//!
+//! Every batch of the run is given to one worker at a time and is done when that worker says so. The batches of a worker that is gone,
+//! and those whose gradient was not used, are given out again, so every sample is used at least once, and exactly once while nobody
+//! crashes. Under bsp the batches of one clock are handed out before those of the next, so that P workers go through the
+//! data in the order of one worker with a batch P times as large.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use slackline_core::ids::{BatchIndex, Clock, WorkerId};
+use slackline_core::wire::Work;
+
+/// What the desk of one worker holds.
+#[derive(Clone, Debug, Default)]
+struct Desk {
+    /// Batches it has and has not reported.
+    batches: BTreeSet<BatchIndex>,
+    /// The clock that it wants work for.
+    asks: Option<Clock>,
+    /// The clock of the last work it was given, with that work.
+    given: Option<(Clock, Work)>,
+    /// It was told that there is no batch now.
+    idle: bool,
+    /// It was given work without asking (it was idle); a lost session must be told again.
+    unasked: bool,
+    /// It joined a run that had begun and was given nothing yet: nobody waits for it.
+    fresh: bool,
+}
+
+/// Where the run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Batches,
+    FinalEvaluation { by: Option<WorkerId> },
+    Done,
+}
+
+/// What the batches of a run look like.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Batches of the whole run.
+    pub batch_count: u64,
+    /// Samples of a batch; the last may have fewer.
+    pub batch: u64,
+    /// Samples of the whole run.
+    pub sample_total: u64,
+    /// Evaluate whenever this many samples more have been handed out; zero for only at the end.
+    pub evaluate_every: u64,
+    /// Hand out clock by clock.
+    pub ordered: bool,
+}
+
+/// The batches of a run and who has them.
+#[derive(Clone, Debug)]
+pub struct Assigner {
+    plan: Plan,
+    next: u64,
+    returned: BTreeSet<BatchIndex>,
+    done: u64,
+    desks: BTreeMap<WorkerId, Desk>,
+    /// Workers that ask, in the order they asked.
+    queue: VecDeque<WorkerId>,
+    stage: Stage,
+    begun: bool,
+    /// Batches that were given out more than once.
+    repeated: u64,
+}
+
+impl Assigner {
+    /// All batches still to do.
+    #[must_use]
+    pub fn new(plan: Plan) -> Self {
+        Self {
+            plan,
+            next: 0,
+            returned: BTreeSet::new(),
+            done: 0,
+            desks: BTreeMap::new(),
+            queue: VecDeque::new(),
+            stage: Stage::Batches,
+            begun: false,
+            repeated: 0,
+        }
+    }
+
+    /// All workers that the run begins with have a desk: hand out.
+    pub fn begin(&mut self) {
+        self.begun = true;
+    }
+
+    /// A worker became a member.
+    pub fn enter(&mut self, worker: WorkerId) {
+        self.forget(worker);
+        self.desks.insert(worker, Desk { fresh: self.begun, ..Desk::default() });
+    }
+
+    /// A worker is gone: what it had is to be done by others.
+    pub fn forget(&mut self, worker: WorkerId) {
+        if let Some(desk) = self.desks.remove(&worker) {
+            self.repeated += desk.batches.len() as u64;
+            self.returned.extend(desk.batches);
+        }
+        self.queue.retain(|queued| *queued != worker);
+        if self.stage == (Stage::FinalEvaluation { by: Some(worker) }) {
+            self.stage = Stage::FinalEvaluation { by: None };
+        }
+    }
+
+    /// A worker reports and asks. Asking again for the same clock is harmless. Returns work that was given before for the same
+    /// clock, when the ask is a repeated one.
+    pub fn ask(
+        &mut self,
+        worker: WorkerId,
+        clock: Clock,
+        done: Option<BatchIndex>,
+        returned: Option<BatchIndex>,
+    ) -> Option<Work> {
+        let desk = self.desks.get_mut(&worker)?;
+        if let Some(batch) = done
+            && desk.batches.remove(&batch)
+        {
+            self.done += 1;
+        }
+        if let Some(batch) = returned
+            && desk.batches.remove(&batch)
+        {
+            self.repeated += 1;
+            self.returned.insert(batch);
+        }
+        if let Some((given, work @ Work::Batch { batch, .. })) = desk.given
+            && given == clock
+            && desk.asks.is_none()
+            && desk.batches.contains(&batch)
+        {
+            return Some(work);
+        }
+        desk.asks = Some(clock);
+        desk.unasked = false;
+        if !self.queue.contains(&worker) {
+            self.queue.push_back(worker);
+        }
+        None
+    }
+
+    /// Work that a returning session may have missed because it came without being asked for.
+    #[must_use]
+    pub fn missed(&self, worker: WorkerId) -> Option<Work> {
+        let desk = self.desks.get(&worker)?;
+        desk.unasked.then_some(desk.given?.1)
+    }
+
+    /// The final evaluation was done by this worker.
+    pub fn evaluated(&mut self, worker: WorkerId) {
+        if self.stage == (Stage::FinalEvaluation { by: Some(worker) }) {
+            self.stage = Stage::Done;
+            // It waits for the word that the run is over, without asking.
+            if let Some(desk) = self.desks.get_mut(&worker) {
+                desk.asks = Some(desk.given.map_or(Clock(0), |(clock, _)| clock));
+                desk.idle = true;
+                self.queue.push_back(worker);
+            }
+        }
+    }
+
+    /// Gives out what can be given out now. `minimum` is the clock at which an idle worker enters again.
+    pub fn settle(&mut self, minimum: Clock, grants: &mut Vec<(WorkerId, Work)>) {
+        if !self.begun {
+            return;
+        }
+        loop {
+            if self.stage == Stage::Batches && self.done == self.plan.batch_count {
+                self.stage = Stage::FinalEvaluation { by: None };
+            }
+            let before = grants.len();
+            for _ in 0..self.queue.len() {
+                let Some(worker) = self.queue.pop_front() else { break };
+                self.serve(worker, minimum, grants);
+            }
+            if grants.len() == before {
+                return;
+            }
+        }
+    }
+
+    fn serve(&mut self, worker: WorkerId, minimum: Clock, grants: &mut Vec<(WorkerId, Work)>) {
+        let Some((clock, idle)) = self.desks.get(&worker).and_then(|desk| Some((desk.asks?, desk.idle)))
+        else {
+            return;
+        };
+        let work = match self.stage {
+            Stage::Done => Some(Work::Done),
+            Stage::FinalEvaluation { by: None } => {
+                self.stage = Stage::FinalEvaluation { by: Some(worker) };
+                Some(Work::Evaluate { at_samples: self.plan.sample_total })
+            }
+            Stage::FinalEvaluation { by: Some(_) } => None,
+            Stage::Batches if self.plan.ordered && !self.is_its_turn(worker, clock) => {
+                self.queue.push_back(worker);
+                return;
+            }
+            Stage::Batches => self.take(idle.then_some(minimum.max(clock))),
+        };
+        let Some(desk) = self.desks.get_mut(&worker) else { return };
+        match work {
+            Some(work) => {
+                if let Work::Batch { batch, .. } = work {
+                    desk.batches.insert(batch);
+                }
+                desk.unasked = desk.idle;
+                (desk.asks, desk.idle, desk.fresh) = (None, false, false);
+                let clock = if let Work::Batch { enter: Some(clock), .. } = work { clock } else { clock };
+                desk.given = Some((clock, work));
+                grants.push((worker, work));
+            }
+            None => {
+                if !desk.idle {
+                    desk.idle = true;
+                    grants.push((worker, Work::Idle));
+                }
+                self.queue.push_back(worker);
+            }
+        }
+    }
+
+    /// Under bsp: everyone else has been given work for the clock before.
+    fn is_its_turn(&self, worker: WorkerId, clock: Clock) -> bool {
+        self.desks.iter().all(|(other, desk)| {
+            let at = desk.given.map_or(0, |(given, _)| given.0 + 1);
+            *other == worker || desk.idle || desk.fresh || at >= clock.0
+        })
+    }
+
+    fn take(&mut self, enter: Option<Clock>) -> Option<Work> {
+        if let Some(batch) = self.returned.pop_first() {
+            return Some(Work::Batch { batch, evaluate: None, enter });
+        }
+        if self.next == self.plan.batch_count {
+            return None;
+        }
+        let batch = BatchIndex(self.next);
+        self.next += 1;
+        let handed_out = |batches: u64| (batches * self.plan.batch).min(self.plan.sample_total);
+        let (before, after) = (handed_out(batch.0), handed_out(self.next));
+        let every = self.plan.evaluate_every;
+        let due =
+            every > 0 && before > 0 && before / every != after / every && after < self.plan.sample_total;
+        Some(Work::Batch { batch, evaluate: due.then_some(before), enter })
+    }
+
+    /// Batches done.
+    #[must_use]
+    pub const fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// Batches that were given out again.
+    #[must_use]
+    pub const fn repeated(&self) -> u64 {
+        self.repeated
+    }
+
+    /// Whether all batches are done and the final evaluation is in.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.stage == Stage::Done
+    }
+
+    /// Whether all batches are done.
+    #[must_use]
+    pub const fn is_trained(&self) -> bool {
+        self.done == self.plan.batch_count
+    }
+
+    /// What must hold after every call.
+    ///
+    /// # Panics
+    /// When it does not hold: for tests and the simulated world.
+    pub fn check_invariants(&self) {
+        let mut with_someone = BTreeSet::new();
+        for batch in self.desks.values().flat_map(|desk| &desk.batches) {
+            assert!(with_someone.insert(*batch), "{batch} lies on two desks");
+            assert!(!self.returned.contains(batch), "{batch} is on a desk and returned");
+        }
+        let accounted = self.done + with_someone.len() as u64 + self.returned.len() as u64;
+        assert_eq!(accounted, self.next, "a batch is lost or counted twice");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn plan(batch_count: u64, ordered: bool) -> Plan {
+        Plan { batch_count, batch: 10, sample_total: batch_count * 10, evaluate_every: 50, ordered }
+    }
+
+    /// A worker of the model: its batches in hand, whether it waits for work, its clock.
+    #[derive(Clone, Debug, Default)]
+    struct Hand {
+        batches: Vec<BatchIndex>,
+        waits: bool,
+        clock: u64,
+        here: bool,
+        over: bool,
+        evaluates: bool,
+    }
+
+    fn deliver(hands: &mut [Hand], grants: Vec<(WorkerId, Work)>) {
+        for (worker, work) in grants {
+            let hand = &mut hands[worker.0 as usize];
+            match work {
+                Work::Batch { batch, .. } => {
+                    hand.batches.push(batch);
+                    hand.waits = false;
+                }
+                Work::Idle => {}
+                Work::Evaluate { .. } => hand.evaluates = true,
+                Work::Done => hand.over = true,
+            }
+        }
+    }
+
+    proptest! {
+        // PaddlePaddle issue 19600: the data of a worker that died was never trained on.
+        #[test]
+        fn every_batch_is_done_once_whoever_dies(ordered: bool, count in 0..30_u64, workers in 1..5_usize, steps in prop::collection::vec((0..5_usize, 0..12_u8), 0..200)) {
+            let mut assigner = Assigner::new(plan(count, ordered));
+            let mut hands = vec![Hand { here: true, ..Hand::default() }; workers];
+            for worker in 0..workers {
+                assigner.enter(WorkerId(worker as u32));
+            }
+            assigner.begin();
+            let mut done = Vec::new();
+            let mut grants = Vec::new();
+            let everyone_on = (0..2000).map(|step| (step % workers, 5_u8));
+            for (worker, action) in steps.into_iter().map(|(worker, action)| (worker % workers, action)).chain(everyone_on) {
+                let id = WorkerId(worker as u32);
+                let hand = &mut hands[worker];
+                if action == 0 {
+                    assigner.forget(id);
+                    *hand = Hand::default();
+                } else if !hand.here {
+                    assigner.enter(id);
+                    *hand = Hand { here: true, ..Hand::default() };
+                } else if hand.evaluates {
+                    hand.evaluates = false;
+                    assigner.evaluated(id);
+                } else if !hand.over && (!hand.waits || !hand.batches.is_empty()) {
+                    // Ask ahead while one batch is in hand, as the real worker does.
+                    let finished = if hand.batches.len() > 1 || hand.waits { Some(hand.batches.remove(0)) } else { None };
+                    done.extend(finished);
+                    let clock = hand.clock;
+                    if !hand.waits { hand.clock += 1; }
+                    hand.waits = true;
+                    if let Some(work) = assigner.ask(id, Clock(clock), finished, None) {
+                        deliver(&mut hands, vec![(id, work)]);
+                    }
+                }
+                assigner.settle(Clock(0), &mut grants);
+                assigner.check_invariants();
+                deliver(&mut hands, std::mem::take(&mut grants));
+            }
+            prop_assert!(assigner.is_over(), "{:?} {:?}", assigner, hands);
+            let mut sorted: Vec<u64> = done.iter().map(|batch| batch.0).collect();
+            sorted.sort_unstable();
+            sorted.dedup();
+            prop_assert!(sorted.into_iter().eq(0..count));
+            prop_assert!(hands.iter().all(|hand| hand.over));
+        }
+    }
+
+    #[test]
+    fn under_bsp_a_clock_takes_consecutive_batches() {
+        let mut assigner = Assigner::new(plan(8, true));
+        for worker in 0..2 {
+            assigner.enter(WorkerId(worker));
+        }
+        assigner.begin();
+        let mut grants = Vec::new();
+        // Worker 0 asks for clock 0 and, at once, for clock 1; worker 1 comes later.
+        for clock in 0..2 {
+            assert_eq!(assigner.ask(WorkerId(0), Clock(clock), None, None), None);
+            assigner.settle(Clock(0), &mut grants);
+        }
+        assert_eq!(grants.len(), 1);
+        assigner.ask(WorkerId(1), Clock(0), None, None);
+        assigner.settle(Clock(0), &mut grants);
+        let batches: Vec<(u32, u64)> = grants
+            .iter()
+            .map(|(worker, work)| (worker.0, if let Work::Batch { batch, .. } = work { batch.0 } else { 99 }))
+            .collect();
+        assert_eq!(batches, [(0, 0), (1, 1), (0, 2)]);
+    }
+
+    #[test]
+    fn a_repeated_ask_gets_the_same_batch() {
+        let mut assigner = Assigner::new(plan(3, false));
+        assigner.enter(WorkerId(0));
+        assigner.begin();
+        let mut grants = Vec::new();
+        assigner.ask(WorkerId(0), Clock(0), None, None);
+        assigner.settle(Clock(0), &mut grants);
+        let again = assigner.ask(WorkerId(0), Clock(0), None, None);
+        assert_eq!(again, Some(grants[0].1));
+        assert_eq!(assigner.done() + assigner.repeated(), 0);
+    }
+
+    #[test]
+    fn evaluation_is_due_every_so_many_samples_and_once_at_the_end() {
+        let mut assigner = Assigner::new(plan(12, false));
+        let due: Vec<u64> = (0..12)
+            .filter_map(|_| match assigner.take(None) {
+                Some(Work::Batch { evaluate, .. }) => evaluate,
+                _ => None,
+            })
+            .collect();
+        assert_eq!(due, [40, 90]);
+    }
+}

@@ -1,0 +1,327 @@
+//! What control does about each message of a peer.
+
+use slackline_core::consistency::Standing;
+use slackline_core::ids::{BatchIndex, Moment, SessionId, ShardId, Version, WorkerId};
+use slackline_core::limits::{WORKER_COUNT_MAX, WORKER_EVER_MAX};
+use slackline_core::role::Role;
+use slackline_core::wire::{
+    Ask, Evaluated, Join, Leave, Outcome, Pull, PullKind, RefusalCode, Register, ToPeer, ToServer,
+};
+
+use super::{Control, ControlEffect, End};
+use crate::notice::Notice;
+use crate::shard::{Push, ShardEvent};
+
+/// What a message is called in a refusal, and who may send it.
+const fn allowed(message: &ToServer) -> (&'static str, &'static [Role]) {
+    const WORKER: &[Role] = &[Role::Worker];
+    match message {
+        ToServer::Join(_) => ("join", WORKER),
+        ToServer::Register(_) => ("register", WORKER),
+        ToServer::Renew => ("renew", WORKER),
+        ToServer::Enter { .. } => ("enter", WORKER),
+        ToServer::Finish => ("finish", WORKER),
+        ToServer::Ask(_) => ("ask for work", WORKER),
+        ToServer::Pull(Pull { kind: PullKind::Gated { .. }, .. }) => ("pull", WORKER),
+        ToServer::Pull(_) => ("pull a snapshot", &[Role::Worker, Role::Observer, Role::Admin]),
+        ToServer::PushNothing { .. } => ("push", WORKER),
+        ToServer::Evaluated(_) => ("report an evaluation", WORKER),
+        ToServer::Leave(_) => ("leave", WORKER),
+        ToServer::Status => ("status", &Role::ALL),
+        ToServer::Stop { .. } => ("stop", &[Role::Server, Role::Admin]),
+    }
+}
+
+impl Control {
+    pub(super) fn message(
+        &mut self,
+        now: Moment,
+        session: SessionId,
+        message: ToServer,
+        effects: &mut Vec<ControlEffect>,
+    ) {
+        let Some(peer) = self.sessions.get(&session) else { return };
+        let (name, roles) = allowed(&message);
+        if !roles.contains(&peer.role) {
+            let (role, address) = (peer.role, peer.address.clone());
+            self.refused.role += 1;
+            effects.push(ControlEffect::Notice(Notice::WrongRole { role, address, message: name }));
+            let text = format!("the role {role} may not {name}");
+            self.refuse(session, RefusalCode::Role, text, effects);
+            return;
+        }
+        let worker = peer.worker;
+        match (message, worker) {
+            (ToServer::Join(join), _) => self.join(now, session, &join, effects),
+            (ToServer::Register(register), _) => self.register(now, session, &register, effects),
+            (ToServer::Status, _) => effects.push(ControlEffect::Status { session }),
+            (ToServer::Stop { reason }, _) => {
+                effects.push(ControlEffect::Send { session, message: ToPeer::Goodbye });
+                self.end(End::Stopped(reason.shown()), effects);
+            }
+            (ToServer::Pull(Pull { shard, request, kind }), reader) => {
+                let event = ShardEvent::Pull { session, reader, request, kind };
+                self.to_shard(session, shard, event, effects);
+            }
+            (message, Some((worker, incarnation))) if self.members.is_member(worker, incarnation) => {
+                self.worker_message(now, session, worker, message, effects);
+            }
+            (_, Some((worker, _))) => {
+                self.refused.fenced += 1;
+                let text = format!("{worker} is no member any more: its lease ran out or it was replaced");
+                self.refuse(session, RefusalCode::Fenced, text, effects);
+            }
+            (_, None) => {
+                let text = format!("a worker must register before it can {name}");
+                self.refuse(session, RefusalCode::OutOfPlace, text, effects);
+            }
+        }
+    }
+
+    fn to_shard(
+        &self,
+        session: SessionId,
+        shard: ShardId,
+        event: ShardEvent,
+        effects: &mut Vec<ControlEffect>,
+    ) {
+        if self.shards_with_values.contains_key(&shard) {
+            effects.push(ControlEffect::Shard { shard, event });
+        } else {
+            let text = format!("{shard} does not lie on {}", self.settings.server);
+            self.refuse(session, RefusalCode::OutOfPlace, text, effects);
+        }
+    }
+
+    fn join(&mut self, now: Moment, session: SessionId, join: &Join, effects: &mut Vec<ControlEffect>) {
+        let verdict = self.may_join(join);
+        let (Ok(()), Some(coordinator)) = (&verdict, &mut self.coordinator) else {
+            if let Err((code, text)) = verdict {
+                self.refuse(session, code, text, effects);
+            }
+            return;
+        };
+        let incarnation = coordinator.next_incarnation();
+        let worker = match join.former {
+            Some((former, _)) if former.0 < WORKER_EVER_MAX => {
+                if self.members.incarnation_of(former).is_some() {
+                    self.remove(former, effects);
+                }
+                former
+            }
+            _ => self.members.free_id(self.started),
+        };
+        let clock = self.entry_clock();
+        self.members.admit(worker, incarnation, now);
+        effects.push(ControlEffect::Send { session, message: ToPeer::Joined { worker, incarnation, clock } });
+    }
+
+    fn may_join(&mut self, join: &Join) -> Result<(), (RefusalCode, String)> {
+        self.same_run(join.layout_hash, join.config_hash)?;
+        let server = self.settings.server;
+        let Some(coordinator) = &mut self.coordinator else {
+            return Err((
+                RefusalCode::OutOfPlace,
+                format!("{server} is not the coordinator; join at server 0"),
+            ));
+        };
+        if coordinator.is_over() {
+            return Err((RefusalCode::RunOver, "the run is complete".to_owned()));
+        }
+        if let Some((former, incarnation)) = join.former
+            && self.members.incarnation_of(former).is_some_and(|present| present != incarnation)
+        {
+            let text = format!("{former} lives on as a later incarnation");
+            return Err((RefusalCode::OutOfPlace, text));
+        }
+        let most = WORKER_COUNT_MAX as usize;
+        if self.members.len() >= most || self.members.ever() >= WORKER_EVER_MAX as usize {
+            return Err((RefusalCode::Full, format!("the run has its {most} workers")));
+        }
+        coordinator.agree_on_data(join).map_err(|text| (RefusalCode::Mismatch, text))
+    }
+
+    fn same_run(&self, layout_hash: u64, config_hash: u64) -> Result<(), (RefusalCode, String)> {
+        let settings = &self.settings;
+        if layout_hash != settings.layout_hash {
+            let text = format!(
+                "the worker's model has another layout (fingerprint {layout_hash:016x}) than the run: {} ({:016x}); give both \
+                 the same [model]",
+                settings.layout_text, settings.layout_hash
+            );
+            return Err((RefusalCode::Mismatch, text));
+        }
+        if config_hash != settings.config_hash {
+            let text = format!(
+                "the worker's configuration (fingerprint {config_hash:016x}) differs from that of {} ({:016x}); compare \
+                 `slackline config show` on both machines",
+                settings.server, settings.config_hash
+            );
+            return Err((RefusalCode::Mismatch, text));
+        }
+        Ok(())
+    }
+
+    fn register(
+        &mut self,
+        now: Moment,
+        session: SessionId,
+        register: &Register,
+        effects: &mut Vec<ControlEffect>,
+    ) {
+        if let Err((code, text)) = self.same_run(register.layout_hash, register.config_hash) {
+            self.refuse(session, code, text, effects);
+            return;
+        }
+        let (worker, incarnation) = (register.worker, register.incarnation);
+        let known = self.members.is_member(worker, incarnation);
+        // At the coordinator only a join makes members; elsewhere an incarnation that is later than all before does.
+        let welcome = known || (self.coordinator.is_none() && self.members.is_new(worker, incarnation));
+        if !welcome {
+            self.refused.fenced += 1;
+            let text = format!("{worker} ({incarnation}) is no member: its lease ran out or it was replaced");
+            self.refuse(session, RefusalCode::Fenced, text, effects);
+            return;
+        }
+        if !known {
+            if self.members.ever() >= WORKER_EVER_MAX as usize || worker.0 >= WORKER_EVER_MAX {
+                self.refuse(session, RefusalCode::Full, "too many workers".to_owned(), effects);
+                return;
+            }
+            if self.members.incarnation_of(worker).is_some() {
+                self.remove(worker, effects);
+            }
+            self.members.admit(worker, incarnation, now);
+        }
+        if let Some(peer) = self.sessions.get_mut(&session) {
+            peer.worker = Some((worker, incarnation));
+        }
+        let (registered_before, former) = self.members.bind(worker, session, now);
+        effects.extend(former.map(|session| ControlEffect::Close { session }));
+        if !registered_before {
+            self.enter(session, register, effects);
+        }
+        let has_values = self.shards_with_values.values().all(|has| *has);
+        effects.push(ControlEffect::Send { session, message: ToPeer::Registered { has_values } });
+        if let Some(work) = self.coordinator.as_ref().and_then(|coordinator| coordinator.missed(worker)) {
+            effects.push(ControlEffect::Send { session, message: ToPeer::Work(work) });
+        }
+    }
+
+    fn enter(&mut self, session: SessionId, register: &Register, effects: &mut Vec<ControlEffect>) {
+        let Register { worker, incarnation, clock, batch_count, .. } = *register;
+        let standing = if self.started { Standing::Joining } else { Standing::Active };
+        effects.push(ControlEffect::Shards(ShardEvent::Enter {
+            worker,
+            incarnation,
+            clock,
+            standing,
+            batch_count,
+        }));
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.enter(worker, clock);
+        }
+        let address = self.sessions.get(&session).map_or_else(String::new, |peer| peer.address.clone());
+        effects.push(ControlEffect::Notice(Notice::Joined { worker, incarnation, clock, address }));
+    }
+
+    /// A message of a member over the session that speaks for it.
+    fn worker_message(
+        &mut self,
+        now: Moment,
+        session: SessionId,
+        worker: WorkerId,
+        message: ToServer,
+        effects: &mut Vec<ControlEffect>,
+    ) {
+        match message {
+            ToServer::Enter { clock } => {
+                effects.push(ControlEffect::Shards(ShardEvent::Reenter { worker, clock }))
+            }
+            ToServer::Finish => effects.push(ControlEffect::Shards(ShardEvent::Finish { worker })),
+            ToServer::Ask(ask) => self.ask(now, session, worker, &ask, effects),
+            ToServer::Evaluated(evaluated) => self.evaluated(now, worker, &evaluated, effects),
+            ToServer::PushNothing { shard, sequence, clock } => {
+                let Some(incarnation) = self.members.incarnation_of(worker) else { return };
+                let (pulled, batch) = (Version(0), BatchIndex(0));
+                let gradient = None;
+                let push = Push {
+                    session,
+                    worker,
+                    incarnation,
+                    sequence,
+                    clock,
+                    pulled,
+                    batch,
+                    samples: 0,
+                    gradient,
+                };
+                self.to_shard(session, shard, ShardEvent::Push(push), effects);
+            }
+            ToServer::Leave(leave) => self.leave(now, session, worker, &leave, effects),
+            // Renewing was done when the message was heard; the rest was handled before.
+            _ => {}
+        }
+    }
+
+    fn ask(
+        &mut self,
+        now: Moment,
+        session: SessionId,
+        worker: WorkerId,
+        ask: &Ask,
+        effects: &mut Vec<ControlEffect>,
+    ) {
+        let Some(coordinator) = &mut self.coordinator else {
+            let text = format!("{} is not the coordinator and has no work", self.settings.server);
+            self.refuse(session, RefusalCode::OutOfPlace, text, effects);
+            return;
+        };
+        coordinator.report(now, ask.report.as_ref());
+        if let Some(work) = coordinator.ask(worker, ask.clock, ask.done, ask.returned) {
+            effects.push(ControlEffect::Send { session, message: ToPeer::Work(work) });
+        }
+    }
+
+    fn evaluated(
+        &mut self,
+        now: Moment,
+        worker: WorkerId,
+        evaluated: &Evaluated,
+        effects: &mut Vec<ControlEffect>,
+    ) {
+        let Some(coordinator) = &mut self.coordinator else { return };
+        coordinator.report(now, evaluated.report.as_ref());
+        coordinator.evaluated(now, worker, evaluated);
+        let Evaluated { at_samples, loss, accuracy, .. } = *evaluated;
+        effects.push(ControlEffect::Evaluated);
+        effects.push(ControlEffect::Notice(Notice::Evaluated { at_samples, loss, accuracy }));
+    }
+
+    fn leave(
+        &mut self,
+        now: Moment,
+        session: SessionId,
+        worker: WorkerId,
+        leave: &Leave,
+        effects: &mut Vec<ControlEffect>,
+    ) {
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.report(now, leave.report.as_ref());
+        }
+        let how = match &leave.outcome {
+            Outcome::Done => "its work is done".to_owned(),
+            Outcome::Interrupted => "it was told to go".to_owned(),
+            Outcome::BadGradient(text) | Outcome::Failed(text) => text.shown(),
+        };
+        effects.push(ControlEffect::Notice(Notice::Left { worker, how: how.clone() }));
+        effects.push(ControlEffect::Send { session, message: ToPeer::Goodbye });
+        self.remove(worker, effects);
+        if matches!(leave.outcome, Outcome::BadGradient(_))
+            && self.settings.stop_on_bad_gradient
+            && self.coordinator.is_some()
+        {
+            self.end(End::Failed(how), effects);
+        }
+    }
+}

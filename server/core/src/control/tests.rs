@@ -1,0 +1,288 @@
+//! Roles, leases, incarnations and the life of a run, seen through messages.
+
+use super::*;
+use slackline_core::consistency::PolicySpec;
+use slackline_core::ids::BatchIndex;
+use slackline_core::wire::{Ask, Evaluated, Join, Leave, Outcome, RefusalCode, Register, Work};
+
+const LEASE: Duration = Duration::from_secs(10);
+
+fn settings(workers: u32) -> ControlSettings {
+    ControlSettings {
+        server: ServerId(0),
+        workers,
+        lease: LEASE,
+        wait_report: Duration::from_secs(5),
+        layout_hash: 1,
+        layout_text: "7850 values in 2 tensors".to_owned(),
+        config_hash: 2,
+        boot: 3,
+        shards: vec![ShardId(0)],
+        stop_on_bad_gradient: false,
+        coordinator: Some(CoordinatorSettings {
+            policy: PolicySpec::Ssp { staleness: 1 },
+            batch: 10,
+            epochs: 1,
+            evaluate_every_epochs: 0.0,
+        }),
+    }
+}
+
+/// Control with a clock in seconds and everything it ever said.
+struct Desk {
+    control: Control,
+    now: Moment,
+}
+
+impl Desk {
+    fn new(settings: ControlSettings) -> Self {
+        Self { control: Control::new(settings, Moment(0)), now: Moment(0) }
+    }
+
+    fn event(&mut self, event: ControlEvent) -> Vec<ControlEffect> {
+        let mut effects = Vec::new();
+        self.control.handle(self.now, event, &mut effects);
+        self.control.check_invariants();
+        effects
+    }
+
+    fn open(&mut self, session: u64, role: Role) {
+        let (session, address) = (SessionId(session), format!("10.0.0.{session}:9"));
+        self.event(ControlEvent::Opened { session, role, address });
+    }
+
+    fn say(&mut self, session: u64, message: ToServer) -> Vec<ControlEffect> {
+        self.event(ControlEvent::Message { session: SessionId(session), message })
+    }
+
+    fn after(&mut self, seconds: f64) -> Vec<ControlEffect> {
+        self.now = self.now.after(Duration::from_secs_f64(seconds));
+        self.event(ControlEvent::Tick)
+    }
+
+    fn join(
+        &mut self,
+        session: u64,
+        former: Option<(WorkerId, Incarnation)>,
+    ) -> (WorkerId, Incarnation, Clock) {
+        self.open(session, Role::Worker);
+        let join = Join { layout_hash: 1, config_hash: 2, data_hash: 4, sample_count: 45, former };
+        let effects = self.say(session, ToServer::Join(join));
+        let joined = effects.iter().find_map(|effect| match effect {
+            ControlEffect::Send { message: ToPeer::Joined { worker, incarnation, clock }, .. } => {
+                Some((*worker, *incarnation, *clock))
+            }
+            _ => None,
+        });
+        joined.unwrap_or_else(|| panic!("not joined: {effects:?}"))
+    }
+
+    fn register(&mut self, session: u64, worker: WorkerId, incarnation: Incarnation) -> Vec<ControlEffect> {
+        let (layout_hash, config_hash, clock, batch_count) = (1, 2, Clock(0), 5);
+        let register = Register { worker, incarnation, layout_hash, config_hash, clock, batch_count };
+        self.say(session, ToServer::Register(register))
+    }
+
+    fn enlist(&mut self, session: u64) -> (WorkerId, Incarnation) {
+        let (worker, incarnation, _) = self.join(session, None);
+        self.register(session, worker, incarnation);
+        (worker, incarnation)
+    }
+}
+
+fn refusals(effects: &[ControlEffect]) -> Vec<(RefusalCode, String)> {
+    let refusal = |effect: &ControlEffect| match effect {
+        ControlEffect::Send { message: ToPeer::Refused(refusal), .. } => {
+            Some((refusal.code, refusal.text.shown()))
+        }
+        _ => None,
+    };
+    effects.iter().filter_map(refusal).collect()
+}
+
+fn works(effects: &[ControlEffect]) -> Vec<(u64, Work)> {
+    let work = |effect: &ControlEffect| match effect {
+        ControlEffect::Send { session, message: ToPeer::Work(work) } => Some((session.0, *work)),
+        _ => None,
+    };
+    effects.iter().filter_map(work).collect()
+}
+
+fn ask(clock: u64, done: Option<u64>) -> ToServer {
+    ToServer::Ask(Ask { clock: Clock(clock), done: done.map(BatchIndex), returned: None, report: None })
+}
+
+// Case 66: anyone on the network could write weights or shut a server down.
+#[test]
+fn each_role_can_do_only_its_own_part() {
+    let stop = || ToServer::Stop { reason: slackline_core::wire::Text::new("x") };
+    let pull = |kind| ToServer::Pull(slackline_core::wire::Pull { shard: ShardId(0), request: 1, kind });
+    let gated =
+        slackline_core::wire::PullKind::Gated { clock: Clock(0), after: slackline_core::ids::Sequence(0) };
+    let table = [
+        (Role::Worker, stop(), false),
+        (Role::Observer, stop(), false),
+        (
+            Role::Observer,
+            ToServer::Join(Join {
+                layout_hash: 1,
+                config_hash: 2,
+                data_hash: 4,
+                sample_count: 5,
+                former: None,
+            }),
+            false,
+        ),
+        (Role::Observer, pull(gated), false),
+        (Role::Server, ToServer::Finish, false),
+        (Role::Admin, ToServer::Renew, false),
+        (Role::Observer, ToServer::Status, true),
+        (Role::Worker, ToServer::Status, true),
+        (Role::Observer, pull(slackline_core::wire::PullKind::Snapshot), true),
+        (Role::Admin, stop(), true),
+        (Role::Server, stop(), true),
+    ];
+    for (index, (role, message, may)) in table.into_iter().enumerate() {
+        let mut desk = Desk::new(settings(1));
+        desk.open(index as u64, role);
+        let effects = desk.say(index as u64, message.clone());
+        let refused = refusals(&effects).iter().any(|(code, _)| *code == RefusalCode::Role);
+        assert_eq!(refused, !may, "{role} {message:?} {effects:?}");
+        assert_eq!(desk.control.refused().role, u64::from(!may));
+    }
+}
+
+// Case 57: a worker retried for ever against a server that refused it.
+#[test]
+fn another_layout_configuration_or_data_set_is_refused_with_both_sides_named() {
+    let mut desk = Desk::new(settings(2));
+    desk.join(1, None);
+    let wrong = |layout_hash, config_hash, sample_count| {
+        ToServer::Join(Join { layout_hash, config_hash, data_hash: 4, sample_count, former: None })
+    };
+    for (message, words) in
+        [(wrong(9, 2, 45), "[model]"), (wrong(1, 9, 45), "config show"), (wrong(1, 2, 44), "44 samples")]
+    {
+        desk.open(2, Role::Worker);
+        let refused = refusals(&desk.say(2, message));
+        assert_eq!(refused.len(), 1);
+        assert!(refused[0].0 == RefusalCode::Mismatch && refused[0].1.contains(words), "{refused:?}");
+        assert!(!refused[0].0.is_retryable());
+    }
+}
+
+// Case 49: nothing happened at the start and nobody said who was missing.
+#[test]
+fn the_missing_worker_is_named_until_it_comes() {
+    let mut desk = Desk::new(settings(4));
+    for session in 0..3 {
+        desk.enlist(session);
+    }
+    let effects = desk.after(5.0);
+    let said: Vec<String> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            ControlEffect::Notice(notice) => Some(notice.to_string()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(said, ["waiting for workers: 3 of 4 here, worker 3 missing (5 s)"]);
+    assert!(works(&desk.say(0, ask(0, None))).is_empty());
+    desk.join(9, None);
+    let effects = desk.register(9, WorkerId(3), Incarnation(4));
+    assert!(effects.contains(&ControlEffect::Shards(ShardEvent::Start)));
+    assert_eq!(works(&effects).len(), 1);
+}
+
+// Case 4: one node rebooted and everyone else stalled.
+#[test]
+fn a_silent_worker_is_removed_after_one_lease_and_its_batch_given_to_another() {
+    let mut desk = Desk::new(settings(2));
+    let (first, second) = (desk.enlist(0), desk.enlist(1));
+    let given = works(&[desk.say(0, ask(0, None)), desk.say(1, ask(0, None))].concat());
+    let Work::Batch { batch: lost, .. } = given[1].1 else { panic!("{given:?}") };
+    desk.after(9.0);
+    desk.say(0, ToServer::Renew);
+    let effects = desk.after(1.5);
+    assert!(effects.contains(&ControlEffect::Shards(ShardEvent::Remove { worker: second.0 })));
+    assert_eq!(refusals(&effects)[0].0, RefusalCode::Fenced);
+    let next = works(&desk.say(0, ask(1, None)));
+    assert!(matches!(next[0].1, Work::Batch { batch, .. } if batch == lost), "{next:?}");
+    // The fenced one is refused, and comes back under its id with a new incarnation.
+    assert_eq!(refusals(&desk.say(1, ToServer::Renew))[0].0, RefusalCode::Fenced);
+    assert_eq!(refusals(&desk.register(1, second.0, second.1))[0].0, RefusalCode::Fenced);
+    let (again, incarnation, _) = desk.join(7, Some(second));
+    assert!(again == second.0 && incarnation > first.1 && incarnation > second.1);
+}
+
+#[test]
+fn a_lost_connection_keeps_its_membership_within_the_lease() {
+    let mut desk = Desk::new(settings(1));
+    let (worker, incarnation) = desk.enlist(0);
+    desk.event(ControlEvent::Closed { session: SessionId(0) });
+    desk.after(5.0);
+    desk.open(1, Role::Worker);
+    let effects = desk.register(1, worker, incarnation);
+    let entered = |effect: &ControlEffect| matches!(effect, ControlEffect::Shards(ShardEvent::Enter { .. }));
+    assert!(!effects.iter().any(entered), "entering again would forget its pushes");
+    assert!(matches!(effects[0], ControlEffect::Send { message: ToPeer::Registered { .. }, .. }));
+    assert!(desk.after(9.0).is_empty());
+}
+
+#[test]
+fn another_server_takes_only_later_incarnations() {
+    let mut desk = Desk::new(ControlSettings { server: ServerId(1), coordinator: None, ..settings(1) });
+    let entered = |effects: &[ControlEffect]| {
+        effects.iter().any(|effect| matches!(effect, ControlEffect::Shards(ShardEvent::Enter { .. })))
+    };
+    desk.open(0, Role::Worker);
+    assert!(entered(&desk.register(0, WorkerId(3), Incarnation(5))));
+    desk.open(1, Role::Worker);
+    let effects = desk.register(1, WorkerId(3), Incarnation(8));
+    assert!(
+        entered(&effects)
+            && effects.contains(&ControlEffect::Shards(ShardEvent::Remove { worker: WorkerId(3) }))
+    );
+    desk.open(2, Role::Worker);
+    assert_eq!(refusals(&desk.register(2, WorkerId(3), Incarnation(5)))[0].0, RefusalCode::Fenced);
+    assert_eq!(refusals(&desk.say(0, ToServer::Renew))[0].0, RefusalCode::Fenced);
+}
+
+// Case 33148 (PyTorch): ranks with fewer batches left, the rest hung.
+#[test]
+fn a_run_ends_with_one_final_evaluation_and_everyone_told() {
+    let mut desk = Desk::new(settings(2));
+    desk.enlist(0);
+    desk.enlist(1);
+    // Five batches of ten over 45 samples.
+    let mut done = 0;
+    let mut hands: [Option<u64>; 2] = [None, None];
+    let mut clocks = [0, 0];
+    let mut evaluator = None;
+    for round in 0..8 {
+        let session = round % 2;
+        let effects = desk.say(session as u64, ask(clocks[session], hands[session].take()));
+        clocks[session] += 1;
+        for (who, work) in works(&effects) {
+            match work {
+                Work::Batch { batch, .. } => {
+                    hands[who as usize] = Some(batch.0);
+                    done += 1;
+                }
+                Work::Evaluate { at_samples } => evaluator = Some((who, at_samples)),
+                Work::Idle => {}
+                Work::Done => panic!("over before the evaluation"),
+            }
+        }
+    }
+    assert_eq!((done, evaluator.map(|pair| pair.1)), (5, Some(45)));
+    let evaluated = Evaluated { at_samples: 45, loss: 0.5, accuracy: 0.9, report: None };
+    let effects = desk.say(evaluator.unwrap().0, ToServer::Evaluated(evaluated));
+    assert_eq!(works(&effects).iter().filter(|(_, work)| *work == Work::Done).count(), 2);
+    for session in 0..2 {
+        let leave = Leave { outcome: Outcome::Done, report: None };
+        let effects = desk.say(session, ToServer::Leave(leave));
+        assert_eq!(effects.contains(&ControlEffect::End(End::Complete)), session == 1);
+    }
+    assert_eq!(desk.control.record().unwrap().evaluations().len(), 1);
+}

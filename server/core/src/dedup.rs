@@ -1,0 +1,137 @@
+//! Which pushes of one incarnation a shard has seen, and what it answered.
+//!
+//! Pushes are numbered from 1. A push is new exactly once, in whatever order and however often it arrives; a repeated one gets the
+//! first answer. Memory is bounded: everything up to the watermark is known to be seen, and answers are kept for the last
+//! [`PUSH_WINDOW`] pushes. A worker has far fewer unanswered ones, so an answer that is gone was received.
+
+use std::collections::BTreeMap;
+
+use slackline_core::ids::Sequence;
+use slackline_core::limits::PUSH_WINDOW;
+use slackline_core::wire::PushOutcome;
+
+/// What the window says of an arriving push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Never before.
+    New,
+    /// It is here, and its answer is still to come.
+    Pending,
+    /// It was answered.
+    Answered(PushOutcome),
+    /// It is too far ahead, or so old that its answer is gone.
+    OutOfWindow,
+}
+
+/// The pushes of one incarnation at one shard.
+#[derive(Clone, Debug, Default)]
+pub struct PushWindow {
+    /// Every push up to this one has been seen.
+    watermark: u64,
+    /// Answers by number, or none while the answer is to come; reaches above the watermark where pushes were reordered.
+    answers: BTreeMap<u64, Option<PushOutcome>>,
+}
+
+impl PushWindow {
+    /// Looks a push up.
+    #[must_use]
+    pub fn look(&self, sequence: Sequence) -> Seen {
+        match self.answers.get(&sequence.0) {
+            Some(Some(outcome)) => Seen::Answered(*outcome),
+            Some(None) => Seen::Pending,
+            None if sequence.0 <= self.watermark => Seen::OutOfWindow,
+            None if sequence.0 > self.watermark + PUSH_WINDOW as u64 => Seen::OutOfWindow,
+            None => Seen::New,
+        }
+    }
+
+    /// Notes that a new push has arrived; its answer may come later.
+    pub fn arrive(&mut self, sequence: Sequence) {
+        self.answers.entry(sequence.0).or_insert(None);
+        while self.answers.contains_key(&(self.watermark + 1)) {
+            self.watermark += 1;
+        }
+        while let Some((&oldest, answer)) = self.answers.first_key_value() {
+            if answer.is_none() || oldest + PUSH_WINDOW as u64 > self.watermark {
+                break;
+            }
+            self.answers.remove(&oldest);
+        }
+    }
+
+    /// Notes the answer.
+    pub fn answer(&mut self, sequence: Sequence, outcome: PushOutcome) {
+        if let Some(answer) = self.answers.get_mut(&sequence.0) {
+            *answer = Some(outcome);
+        }
+    }
+
+    /// Whether every push up to `sequence` has arrived.
+    #[must_use]
+    pub const fn has_all_to(&self, sequence: Sequence) -> bool {
+        sequence.0 <= self.watermark
+    }
+
+    /// Answers kept; at most twice the window.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.answers.len()
+    }
+
+    /// Whether nothing was seen yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.answers.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn outcome(number: u64) -> PushOutcome {
+        PushOutcome::NotFinite { key: number }
+    }
+
+    proptest! {
+        // dmlc/ps-lite and Angel: a retried push was applied twice.
+        #[test]
+        fn every_push_is_new_once_and_keeps_its_first_answer(arrivals in prop::collection::vec((1..200_u64, any::<bool>()), 0..600)) {
+            let mut window = PushWindow::default();
+            let mut first: BTreeMap<u64, bool> = BTreeMap::new();
+            for (number, at_once) in arrivals {
+                let sequence = Sequence(number);
+                match window.look(sequence) {
+                    Seen::New => {
+                        prop_assert!(first.insert(number, at_once).is_none());
+                        window.arrive(sequence);
+                        if at_once { window.answer(sequence, outcome(number)); }
+                    }
+                    Seen::Pending => prop_assert_eq!(first.get(&number), Some(&false)),
+                    Seen::Answered(answer) => {
+                        prop_assert_eq!(first.get(&number), Some(&true));
+                        prop_assert_eq!(answer, outcome(number));
+                    }
+                    Seen::OutOfWindow => {}
+                }
+                let complete = (1..).find(|number| !first.contains_key(number)).unwrap_or(1) - 1;
+                prop_assert!(window.has_all_to(Sequence(complete)) && !window.has_all_to(Sequence(complete + 1)));
+                prop_assert!(window.answers.values().filter(|answer| answer.is_some()).count() <= 2 * PUSH_WINDOW);
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_life_needs_no_more_memory() {
+        let mut window = PushWindow::default();
+        for number in 1..10_000 {
+            assert_eq!(window.look(Sequence(number)), Seen::New);
+            window.arrive(Sequence(number));
+            window.answer(Sequence(number), outcome(number));
+            assert!(window.len() <= PUSH_WINDOW);
+        }
+        assert_eq!(window.look(Sequence(5)), Seen::OutOfWindow);
+        assert_eq!(window.look(Sequence(9_990)), Seen::Answered(outcome(9_990)));
+    }
+}

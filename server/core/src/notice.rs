@@ -1,0 +1,143 @@
+//! What the log says, each thing once, where it happened.
+
+use std::fmt;
+use std::time::Duration;
+
+use slackline_core::ids::{Clock, Incarnation, ShardId, WorkerId};
+use slackline_core::role::Role;
+
+/// Something a person should be able to read about.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Notice {
+    /// A worker became a member.
+    Joined {
+        /// The worker.
+        worker: WorkerId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// The clock it enters at.
+        clock: Clock,
+        /// Where it connects from.
+        address: String,
+    },
+    /// All workers that the run begins with are here.
+    Started {
+        /// How many.
+        workers: u32,
+    },
+    /// The run cannot begin yet.
+    Awaiting {
+        /// Workers here.
+        here: u32,
+        /// Workers wanted.
+        wanted: u32,
+        /// The first ids that are missing.
+        missing: Vec<WorkerId>,
+        /// For how long.
+        since: Duration,
+    },
+    /// A worker was not heard for a whole lease.
+    Expired {
+        /// The worker.
+        worker: WorkerId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// Its last clock, as far as this server knows.
+        clock: Option<Clock>,
+        /// Since when it was silent.
+        silent: Duration,
+    },
+    /// A worker said goodbye.
+    Left {
+        /// The worker.
+        worker: WorkerId,
+        /// How, in words.
+        how: String,
+    },
+    /// A gradient was refused.
+    BadGradient {
+        /// The worker that computed it.
+        worker: WorkerId,
+        /// The shard.
+        shard: ShardId,
+        /// The iteration.
+        clock: Clock,
+        /// The tensor that holds the first bad value.
+        tensor: String,
+    },
+    /// A peer asked for what its role does not allow.
+    WrongRole {
+        /// Its role.
+        role: Role,
+        /// Its address.
+        address: String,
+        /// What it asked for.
+        message: &'static str,
+    },
+    /// A peer was turned away.
+    Refused {
+        /// Its address.
+        address: String,
+        /// Why.
+        text: String,
+    },
+    /// The held-out examples were evaluated.
+    Evaluated {
+        /// Samples handed out by then.
+        at_samples: u64,
+        /// Mean loss.
+        loss: f64,
+        /// Share classified rightly.
+        accuracy: f64,
+    },
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Joined { worker, incarnation, clock, address } => {
+                write!(f, "{worker} joined from {address} ({incarnation}, {clock})")
+            }
+            Self::Started { workers } => write!(f, "all {workers} workers are here, the run begins"),
+            Self::Awaiting { here, wanted, missing, since } => {
+                let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
+                let more = if (missing.len() as u32) < wanted - here { ", ..." } else { "" };
+                let seconds = since.as_secs();
+                write!(
+                    f,
+                    "waiting for workers: {here} of {wanted} here, {}{more} missing ({seconds} s)",
+                    names.join(", ")
+                )
+            }
+            Self::Expired { worker, incarnation, clock, silent } => {
+                write!(f, "{worker} ({incarnation}")?;
+                if let Some(clock) = clock {
+                    write!(f, ", {clock}")?;
+                }
+                let seconds = silent.as_secs_f64();
+                write!(
+                    f,
+                    ") was not heard for {seconds:.1} s: its lease is over, nobody waits for it any more"
+                )
+            }
+            Self::Left { worker, how } => write!(f, "{worker} left: {how}"),
+            Self::BadGradient { worker, shard, clock, tensor } => {
+                write!(
+                    f,
+                    "refused a gradient that is not finite: {worker}, {clock}, tensor {tensor} ({shard})"
+                )
+            }
+            Self::WrongRole { role, address, message } => {
+                write!(f, "refused {message} from {address}: the role {role} does not allow it")
+            }
+            Self::Refused { address, text } => write!(f, "turned {address} away: {text}"),
+            Self::Evaluated { at_samples, loss, accuracy } => {
+                write!(
+                    f,
+                    "after {at_samples} samples: test loss {loss:.4}, test accuracy {:.2} %",
+                    100.0 * accuracy
+                )
+            }
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! The record of a run: what the workers reported, added up into the figures of `summary.json` and `metrics.jsonl`.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use serde::Serialize;
+use slackline_core::consistency::PolicySpec;
+use slackline_core::histogram::Spread;
+use slackline_core::ids::Moment;
+use slackline_core::wire::{Evaluated, Progress, Report};
+
+/// One evaluation on the held-out examples.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Evaluation {
+    /// Samples handed out by then.
+    pub samples: u64,
+    /// Time since the run began.
+    pub wall: Duration,
+    /// Mean loss.
+    pub loss: f64,
+    /// Share classified rightly.
+    pub accuracy: f64,
+}
+
+/// Everything reported so far.
+#[derive(Clone, Debug)]
+pub struct Record {
+    total: Report,
+    began: Option<Moment>,
+    ended: Option<Moment>,
+    evaluations: Vec<Evaluation>,
+    /// Reports of the last epoch's worth of samples: (samples, loss sum).
+    recent: VecDeque<(u64, f64)>,
+    recent_samples: u64,
+    /// Reports of the last seconds, for the rate.
+    window: VecDeque<(Moment, u64)>,
+    epoch_samples: u64,
+    sample_total: u64,
+}
+
+/// How long the rate on a display looks back.
+const RATE_WINDOW: Duration = Duration::from_secs(3);
+
+impl Record {
+    /// An empty record of a run of `sample_total` samples in epochs of `epoch_samples`.
+    #[must_use]
+    pub fn new(epoch_samples: u64, sample_total: u64) -> Self {
+        Self {
+            total: Report::default(),
+            began: None,
+            ended: None,
+            evaluations: Vec::new(),
+            recent: VecDeque::new(),
+            recent_samples: 0,
+            window: VecDeque::new(),
+            epoch_samples,
+            sample_total,
+        }
+    }
+
+    /// The first work was handed out.
+    pub fn begin(&mut self, now: Moment) {
+        self.began.get_or_insert(now);
+    }
+
+    /// The last batch was done.
+    pub fn end(&mut self, now: Moment) {
+        self.ended.get_or_insert(now);
+    }
+
+    /// Adds a worker's report.
+    pub fn report(&mut self, now: Moment, report: &Report) {
+        add(&mut self.total, report);
+        if report.samples == 0 {
+            return;
+        }
+        self.window.push_back((now, report.samples));
+        while self.window.front().is_some_and(|(moment, _)| now.since(*moment) > RATE_WINDOW) {
+            self.window.pop_front();
+        }
+        self.recent.push_back((report.samples, report.loss_sum));
+        self.recent_samples = self.recent_samples.saturating_add(report.samples);
+        while self.recent.len() > 1 && self.recent_samples > self.epoch_samples.max(1) {
+            let dropped = self.recent.pop_front().map_or(0, |(samples, _)| samples);
+            self.recent_samples = self.recent_samples.saturating_sub(dropped);
+        }
+    }
+
+    /// Adds an evaluation.
+    pub fn evaluated(&mut self, now: Moment, evaluated: &Evaluated) {
+        let wall = self.began.map_or(Duration::ZERO, |began| self.ended.unwrap_or(now).since(began));
+        let Evaluated { at_samples: samples, loss, accuracy, .. } = *evaluated;
+        self.evaluations.push(Evaluation { samples, wall, loss, accuracy });
+    }
+
+    /// The evaluations, in order.
+    #[must_use]
+    pub fn evaluations(&self) -> &[Evaluation] {
+        &self.evaluations
+    }
+
+    /// Mean training loss over the last epoch's worth of samples.
+    #[must_use]
+    pub fn train_loss(&self) -> f64 {
+        let (samples, loss) = self.recent.iter().fold((0, 0.0), |sum, row| (sum.0 + row.0, sum.1 + row.1));
+        if samples == 0 { 0.0 } else { loss / samples as f64 }
+    }
+
+    /// What a progress display shows.
+    #[must_use]
+    pub fn progress(&self, now: Moment) -> Progress {
+        let end = self.ended.unwrap_or(now);
+        let wall = self.began.map_or(Duration::ZERO, |began| end.since(began));
+        let span = self.window.front().map_or(0.0, |(first, _)| now.since(*first).as_secs_f64());
+        let samples: u64 = self.window.iter().skip(1).map(|row| row.1).sum();
+        Progress {
+            samples: self.total.samples,
+            samples_total: self.sample_total,
+            wall_ms: wall.as_millis() as u64,
+            samples_per_s: if span > 0.0 { samples as f64 / span } else { 0.0 },
+            loss: self.train_loss(),
+            clock_lead: self.total.clock_lead.spread().mean,
+            waiting: share(self.total.times.wait_for_clock_us, self.total.times.total_us),
+            accuracy: self.evaluations.last().map_or(-1.0, |evaluation| evaluation.accuracy),
+        }
+    }
+
+    /// The figures, as they stand at `now`.
+    #[must_use]
+    pub fn figures(&self, now: Moment, policy: PolicySpec, workers: u64, thresholds: &[f64]) -> Figures {
+        let report = &self.total;
+        let wall_s = self.began.map_or(0.0, |began| self.ended.unwrap_or(now).since(began).as_secs_f64());
+        let last = self.evaluations.last();
+        let times = &report.times;
+        let part = |us: u64| share(us, times.total_us);
+        Figures {
+            iterations: report.iterations,
+            samples: report.samples,
+            epochs: report.samples as f64 / self.epoch_samples.max(1) as f64,
+            wall_s,
+            samples_per_s: if wall_s > 0.0 { report.samples as f64 / wall_s } else { 0.0 },
+            r#final: Final {
+                train_loss: self.train_loss(),
+                test_loss: last.map(|evaluation| evaluation.loss),
+                test_accuracy: last.map(|evaluation| evaluation.accuracy),
+            },
+            best_test_accuracy: self
+                .evaluations
+                .iter()
+                .map(|evaluation| evaluation.accuracy)
+                .reduce(f64::max),
+            time_to_accuracy: thresholds.iter().filter_map(|threshold| self.time_to(*threshold)).collect(),
+            bytes: Bytes {
+                pushed: report.bytes_pushed,
+                pulled: report.bytes_pulled,
+                wire_sent: report.wire_sent,
+                wire_received: report.wire_received,
+            },
+            staleness: Staleness {
+                clock_lead: Bounded::new(report.clock_lead.spread(), policy.staleness()),
+                version: Bounded::new(report.version_staleness.spread(), policy.version_bound(workers)),
+            },
+            time: TimeShares {
+                compute: part(times.compute_us),
+                wait_for_clock: part(times.wait_for_clock_us),
+                push: part(times.push_us),
+                pull: part(times.pull_us),
+                data: part(times.data_us),
+                evaluate: part(times.evaluate_us),
+            },
+            pushes: Pushes {
+                sent: report.pushes_sent,
+                applied: report.pushes_applied,
+                duplicate: report.pushes_duplicate,
+                dropped: report.pushes_dropped,
+            },
+            pulls: Pulls { served: report.pulls_served, held: report.pulls_held },
+        }
+    }
+
+    fn time_to(&self, accuracy: f64) -> Option<TimeToAccuracy> {
+        let first = self.evaluations.iter().find(|evaluation| evaluation.accuracy >= accuracy)?;
+        Some(TimeToAccuracy { accuracy, wall_s: first.wall.as_secs_f64(), samples: first.samples })
+    }
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+fn add(total: &mut Report, report: &Report) {
+    let sums: [(&mut u64, u64); 18] = [
+        (&mut total.iterations, report.iterations),
+        (&mut total.samples, report.samples),
+        (&mut total.times.compute_us, report.times.compute_us),
+        (&mut total.times.wait_for_clock_us, report.times.wait_for_clock_us),
+        (&mut total.times.push_us, report.times.push_us),
+        (&mut total.times.pull_us, report.times.pull_us),
+        (&mut total.times.data_us, report.times.data_us),
+        (&mut total.times.evaluate_us, report.times.evaluate_us),
+        (&mut total.times.total_us, report.times.total_us),
+        (&mut total.bytes_pushed, report.bytes_pushed),
+        (&mut total.bytes_pulled, report.bytes_pulled),
+        (&mut total.wire_sent, report.wire_sent),
+        (&mut total.wire_received, report.wire_received),
+        (&mut total.pushes_sent, report.pushes_sent),
+        (&mut total.pushes_applied, report.pushes_applied),
+        (&mut total.pushes_duplicate, report.pushes_duplicate),
+        (&mut total.pushes_dropped, report.pushes_dropped),
+        (&mut total.pulls_served, report.pulls_served),
+    ];
+    for (sum, value) in sums {
+        *sum = sum.saturating_add(value);
+    }
+    total.pulls_held = total.pulls_held.saturating_add(report.pulls_held);
+    total.loss_sum += report.loss_sum;
+    total.clock_lead.merge(&report.clock_lead);
+    total.version_staleness.merge(&report.version_staleness);
+}
+
+/// The measured part of `summary.json`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figures {
+    /// Iterations of all workers.
+    pub iterations: u64,
+    /// Samples used, repeats counted.
+    pub samples: u64,
+    /// Passes over the training data.
+    pub epochs: f64,
+    /// Seconds from the first work handed out to the last batch done.
+    pub wall_s: f64,
+    /// Samples a second over that time.
+    pub samples_per_s: f64,
+    /// At the end.
+    pub r#final: Final,
+    /// Best accuracy of all evaluations.
+    pub best_test_accuracy: Option<f64>,
+    /// When each accuracy was first seen.
+    pub time_to_accuracy: Vec<TimeToAccuracy>,
+    /// What went over the wire.
+    pub bytes: Bytes,
+    /// How stale reads and gradients were.
+    pub staleness: Staleness,
+    /// What worker time was spent on.
+    pub time: TimeShares,
+    /// Pushes, one per shard and iteration.
+    pub pushes: Pushes,
+    /// Pulls, one per shard and iteration.
+    pub pulls: Pulls,
+}
+
+/// See [`Figures::r#final`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Final {
+    /// Mean training loss over the last epoch's worth of samples.
+    pub train_loss: f64,
+    /// Mean loss on the held-out examples.
+    pub test_loss: Option<f64>,
+    /// Share of them classified rightly.
+    pub test_accuracy: Option<f64>,
+}
+
+/// See [`Figures::time_to_accuracy`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct TimeToAccuracy {
+    /// The accuracy.
+    pub accuracy: f64,
+    /// Seconds since the first work.
+    pub wall_s: f64,
+    /// Samples handed out by then.
+    pub samples: u64,
+}
+
+/// See [`Figures::bytes`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Bytes {
+    /// Gradients, without headers.
+    pub pushed: u64,
+    /// Values, without headers.
+    pub pulled: u64,
+    /// Datagrams that workers sent.
+    pub wire_sent: u64,
+    /// Datagrams that workers received.
+    pub wire_received: u64,
+}
+
+/// See [`Figures::staleness`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Staleness {
+    /// How far the reader's clock lay above the minimum, at each pull.
+    pub clock_lead: Bounded,
+    /// Versions that passed between a pull and the apply of its gradient.
+    pub version: Bounded,
+}
+
+/// A spread and the bound it must keep.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Bounded {
+    /// Mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: u64,
+    /// 99th percentile.
+    pub p99: u64,
+    /// Largest.
+    pub max: u64,
+    /// The bound of the policy; none under asp.
+    pub bound: Option<u64>,
+}
+
+impl Bounded {
+    const fn new(spread: Spread, bound: Option<u64>) -> Self {
+        let Spread { mean, p50, p99, max } = spread;
+        Self { mean, p50, p99, max, bound }
+    }
+}
+
+/// Shares of worker time; they add up to one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct TimeShares {
+    /// Computing gradients.
+    pub compute: f64,
+    /// Waiting for other workers' clocks.
+    pub wait_for_clock: f64,
+    /// Sending pushes and waiting for their answers.
+    pub push: f64,
+    /// Pulling.
+    pub pull: f64,
+    /// Waiting for work or data.
+    pub data: f64,
+    /// Evaluating.
+    pub evaluate: f64,
+}
+
+/// See [`Figures::pushes`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Pushes {
+    /// Sent, retries left out.
+    pub sent: u64,
+    /// In the values.
+    pub applied: u64,
+    /// Sent again and known already.
+    pub duplicate: u64,
+    /// Dropped by the policy, or refused.
+    pub dropped: u64,
+}
+
+/// See [`Figures::pulls`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Pulls {
+    /// Answered.
+    pub served: u64,
+    /// Held first.
+    pub held: u64,
+}
