@@ -1,2 +1,6 @@
 //! The `slackline` command line.
+
+#[allow(dead_code)]
+mod configuration;
+
 fn main() {}

@@ -222,11 +222,11 @@ impl Assigner {
         }
     }
 
-    /// Under bsp: everyone else has been given work for the clock before.
+    /// Under bsp: nobody else still needs work for an earlier clock. A worker whose clock was moved up skips some.
     fn is_its_turn(&self, worker: WorkerId, clock: Clock) -> bool {
         self.desks.iter().all(|(other, desk)| {
-            let at = desk.given.map_or(0, |(given, _)| given.0 + 1);
-            *other == worker || desk.idle || desk.fresh || at >= clock.0
+            let needs = desk.asks.unwrap_or_else(|| desk.given.map_or(Clock(0), |(given, _)| given.next()));
+            *other == worker || desk.idle || desk.fresh || needs >= clock
         })
     }
 
@@ -350,10 +350,9 @@ mod tests {
                     // Ask ahead while one batch is in hand, as the real worker does.
                     let finished = if hand.batches.len() > 1 || hand.waits { Some(hand.batches.remove(0)) } else { None };
                     done.extend(finished);
-                    let clock = hand.clock;
-                    if !hand.waits { hand.clock += 1; }
+                    if !hand.waits { hand.clock += 1 + u64::from(action == 7); }
                     hand.waits = true;
-                    if let Some(work) = assigner.ask(id, Clock(clock), finished, None) {
+                    if let Some(work) = assigner.ask(id, Clock(hand.clock - 1), finished, None) {
                         deliver(&mut hands, vec![(id, work)]);
                     }
                 }

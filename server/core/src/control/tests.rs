@@ -2,8 +2,10 @@
 
 use super::*;
 use slackline_core::consistency::PolicySpec;
-use slackline_core::ids::BatchIndex;
-use slackline_core::wire::{Ask, Evaluated, Join, Leave, Outcome, RefusalCode, Register, Work};
+use slackline_core::ids::{BatchIndex, Sequence};
+use slackline_core::wire::{
+    Ask, Evaluated, Join, Leave, Outcome, Pull, PullKind, RefusalCode, Register, Work,
+};
 
 const LEASE: Duration = Duration::from_secs(10);
 
@@ -115,10 +117,9 @@ fn ask(clock: u64, done: Option<u64>) -> ToServer {
 // Case 66: anyone on the network could write weights or shut a server down.
 #[test]
 fn each_role_can_do_only_its_own_part() {
-    let stop = || ToServer::Stop { reason: slackline_core::wire::Text::new("x") };
-    let pull = |kind| ToServer::Pull(slackline_core::wire::Pull { shard: ShardId(0), request: 1, kind });
-    let gated =
-        slackline_core::wire::PullKind::Gated { clock: Clock(0), after: slackline_core::ids::Sequence(0) };
+    let stop = || ToServer::Stop { reason: Text::new("x") };
+    let pull = |kind| ToServer::Pull(Pull { shard: ShardId(0), request: 1, kind });
+    let gated = PullKind::Gated { clock: Clock(0), after: Sequence(0) };
     let table = [
         (Role::Worker, stop(), false),
         (Role::Observer, stop(), false),
@@ -138,7 +139,7 @@ fn each_role_can_do_only_its_own_part() {
         (Role::Admin, ToServer::Renew, false),
         (Role::Observer, ToServer::Status, true),
         (Role::Worker, ToServer::Status, true),
-        (Role::Observer, pull(slackline_core::wire::PullKind::Snapshot), true),
+        (Role::Observer, pull(PullKind::Snapshot), true),
         (Role::Admin, stop(), true),
         (Role::Server, stop(), true),
     ];

@@ -1,0 +1,137 @@
+//! The rules between keys.
+
+use std::collections::BTreeSet;
+use std::net::Ipv6Addr;
+
+use super::problem::{Fault, Problem};
+use super::resolve::{Entries, SET_LAYER};
+use super::schema::KEYS;
+use super::value::Value;
+
+/// The most that a UDP datagram over IPv4 can carry, which is what "auto" may find on a loopback.
+const DATAGRAM_BYTES_MAX: i64 = 65_507;
+
+/// Every rule between keys that is broken. A rule is left out when one of its keys is `faulty` by itself.
+pub(super) fn check(entries: &Entries, faulty: &BTreeSet<&'static str>) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut rule = |keys: &[&str], broken: &dyn Fn(&Entries) -> Option<Fault>| {
+        if !keys.iter().any(|key| faulty.contains(key)) {
+            problems.extend(broken(entries).map(|fault| entries.problem(keys[0], fault)));
+        }
+    };
+    rule(&["cluster.addresses", "servers"], &addresses);
+    rule(&["model.widths", "model.kind"], &widths);
+    rule(&["train.microbatch", "train.batch"], &microbatch);
+    rule(&["transport.initial_window_bytes", "transport.datagram_bytes"], &initial_window);
+    rule(&["transport.connection_window_bytes", "transport.stream_window_bytes"], &connection_window);
+    for key in KEYS {
+        let Some((on, _)) = key.only_with else { continue };
+        rule(&[key.path, on], &|entries| {
+            let by_hand = entries.get(key.path).is_some_and(|entry| entry.origin == SET_LAYER);
+            let void = by_hand && !entries.has_effect(key);
+            void.then(|| Fault::NoEffect { key, is: entries.text(on).to_owned() })
+        });
+    }
+    problems
+}
+
+fn addresses(entries: &Entries) -> Option<Fault> {
+    let addresses = entries.list("cluster.addresses");
+    let servers = entries.int("servers");
+    if addresses.is_empty() {
+        return None;
+    }
+    if i64::try_from(addresses.len()) != Ok(servers) {
+        return Some(Fault::AddressCount { count: addresses.len(), servers });
+    }
+    for (place, address) in addresses.iter().enumerate() {
+        let Value::Text(text) = address else { return Some(Fault::NotAnAddress { place }) };
+        if !is_address(text) {
+            return Some(Fault::NotAnAddress { place });
+        }
+        if let Some(first) = addresses[..place].iter().position(|earlier| earlier == address) {
+            return Some(Fault::RepeatedAddress { first, second: place });
+        }
+    }
+    None
+}
+
+/// Whether `text` is `name:port`, `1.2.3.4:port` or `[v6]:port`. Whether it leads anywhere, only dialling
+/// tells.
+fn is_address(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else { return false };
+    let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits || !port.parse().is_ok_and(|port: u16| port > 0) {
+        return false;
+    }
+    match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(inside) => {
+            // A link-local address needs its zone: [fe80::1%eth0].
+            let (address, zone) = inside.split_once('%').unwrap_or((inside, "0"));
+            address.parse::<Ipv6Addr>().is_ok() && !zone.is_empty()
+        }
+        None => {
+            let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+            !host.is_empty() && host.len() <= 253 && host.bytes().all(allowed)
+        }
+    }
+}
+
+fn widths(entries: &Entries) -> Option<Fault> {
+    let given = !entries.list("model.widths").is_empty();
+    match entries.text("model.kind") {
+        "mlp" if !given => Some(Fault::NoWidths),
+        "softmax" if given => Some(Fault::NeedlessWidths),
+        _ => None,
+    }
+}
+
+fn microbatch(entries: &Entries) -> Option<Fault> {
+    let (microbatch, batch): (i64, i64) = (entries.int("train.microbatch"), entries.int("train.batch"));
+    (microbatch > 0 && batch % microbatch != 0).then_some(Fault::NotADivisor { batch })
+}
+
+fn initial_window(entries: &Entries) -> Option<Fault> {
+    let given = entries.number("transport.datagram_bytes");
+    let (datagram, found) = (given.unwrap_or(DATAGRAM_BYTES_MAX), given.is_none());
+    let window: i64 = entries.int("transport.initial_window_bytes");
+    (window <= datagram).then_some(Fault::WindowUnderDatagram { datagram, found })
+}
+
+fn connection_window(entries: &Entries) -> Option<Fault> {
+    let stream: i64 = entries.int("transport.stream_window_bytes");
+    let connection: i64 = entries.int("transport.connection_window_bytes");
+    (connection < stream).then_some(Fault::WindowUnderStream { stream })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_host_and_a_port() {
+        for right in ["a:1", "10.0.0.1:65535", "ps-0.ps.svc_x:7000", "[::1]:7000", "[fe80::1%eth0]:7000"] {
+            assert!(is_address(right), "{right}");
+        }
+        for wrong in [
+            "",
+            ":",
+            "a",
+            "a:",
+            ":1",
+            "a:0",
+            "a:65536",
+            "a:+1",
+            "a:1:2",
+            "::1:7000",
+            "[::1]",
+            "[]:1",
+            "[::1%]:1",
+            "a b:1",
+            "https://a:1",
+            "a/b:1",
+        ] {
+            assert!(!is_address(wrong), "{wrong}");
+        }
+    }
+}
