@@ -22,8 +22,10 @@ pub use schema::{Absent, KEYS, Key, SECTIONS, VARIABLE_PREFIX, key_of};
 pub use value::Value;
 
 use crate::consistency::PolicySpec;
+use crate::layout::Layout;
 use crate::model::{DatasetSpec, ModelSpec};
 use crate::optimizer::{OptimizerSpec, RateSchedule, Rule, Shape};
+use crate::partition::Partition;
 use resolve::Entries;
 
 /// A checked configuration. [`KEYS`] says more about each value.
@@ -156,6 +158,18 @@ pub struct Transport {
 }
 
 impl Config {
+    /// The layout of the model for the dataset.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        self.model.layout(self.data.dataset.input_count(), self.data.dataset.class_count())
+    }
+
+    /// The division of the model over the servers.
+    #[must_use]
+    pub fn partition(&self) -> Partition {
+        Partition::new(self.layout().len(), self.servers, self.cluster.shards_per_server)
+    }
+
     /// The typed values of checked entries.
     fn from_entries(entries: &Entries) -> Self {
         Self {

@@ -51,6 +51,7 @@ pub struct ControlSettings {
 
 /// What can happen to control.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "an event is made once and moved once; a box would cost more")]
 pub enum ControlEvent {
     /// A peer has connected.
     Opened {
@@ -67,11 +68,6 @@ pub enum ControlEvent {
         session: SessionId,
         /// What.
         message: ToServer,
-    },
-    /// A peer has sent (part of) a transfer: it is alive.
-    Heard {
-        /// Its session.
-        session: SessionId,
     },
     /// A session is over.
     Closed {
@@ -203,7 +199,6 @@ impl Control {
                 self.heard(now, session);
                 self.message(now, session, message, effects);
             }
-            ControlEvent::Heard { session } => self.heard(now, session),
             ControlEvent::Closed { session } => {
                 self.sessions.remove(&session);
                 self.members.unbind(session);

@@ -1,0 +1,137 @@
+//! The thread that owns one shard: events in, effects out, no lock on the way.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use slackline_core::ids::{Clock, Incarnation, KeyRange, Moment, Sequence, ShardId, WorkerId};
+use slackline_core::limits::STATUS_ROWS_MAX;
+use slackline_core::wire::{Dtype, HeldRow, Served, ShardRow, ToPeer, TransferHeader, TransferKind};
+use slackline_server_core::{Shard, ShardEffect, ShardEvent, ShardSettings};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::directory::{Directory, Outgoing};
+
+/// Events that may wait for a shard. A worker has at most a few; when it is full, sessions wait and QUIC slows the peers.
+const INBOX_MAX: usize = 1024;
+
+/// Gradient buffers kept for reuse.
+const SPARE_MAX: usize = 64;
+
+/// What can be put before an owner.
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// An event for the shard.
+    Event(ShardEvent),
+    /// The rows for a status.
+    Look(oneshot::Sender<(ShardRow, Vec<HeldRow>)>),
+}
+
+/// The handle of a shard's owner.
+#[derive(Clone, Debug)]
+pub(crate) struct Owner {
+    pub(crate) keys: KeyRange,
+    pub(crate) inbox: mpsc::Sender<Task>,
+    spare: Arc<Mutex<Vec<Vec<f32>>>>,
+}
+
+impl Owner {
+    /// Starts the thread. It says on `has_values` once when the shard has values, and ends when all handles are gone.
+    pub(crate) fn start(
+        settings: ShardSettings,
+        began: Instant,
+        directory: Arc<Directory>,
+        has_values: mpsc::UnboundedSender<ShardId>,
+    ) -> std::io::Result<(Self, JoinHandle<()>)> {
+        let (inbox, tasks) = mpsc::channel(INBOX_MAX);
+        // A lock, since the network's thread takes buffers that this one gives back; held for a push or a pop.
+        let spare = Arc::new(Mutex::new(Vec::new()));
+        let owner = Self { keys: settings.keys, inbox, spare: spare.clone() };
+        let id = settings.id;
+        let work = Work { shard: Shard::new(settings), began, directory, has_values, spare };
+        let thread =
+            std::thread::Builder::new().name(format!("shard {}", id.0)).spawn(move || work.run(tasks))?;
+        Ok((owner, thread))
+    }
+
+    /// A buffer of the shard's length; what is in it has no meaning.
+    pub(crate) fn buffer(&self) -> Vec<f32> {
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        spare.unwrap_or_else(|| vec![0.0; self.keys.len as usize])
+    }
+}
+
+struct Work {
+    shard: Shard,
+    began: Instant,
+    directory: Arc<Directory>,
+    has_values: mpsc::UnboundedSender<ShardId>,
+    spare: Arc<Mutex<Vec<Vec<f32>>>>,
+}
+
+impl Work {
+    fn run(mut self, mut tasks: mpsc::Receiver<Task>) {
+        let mut effects = Vec::new();
+        while let Some(task) = tasks.blocking_recv() {
+            let now = Moment(self.began.elapsed().as_nanos() as u64);
+            match task {
+                Task::Event(event) => self.shard.handle(now, event, &mut effects),
+                Task::Look(answer) => {
+                    let rows = (self.shard.row(), self.shard.held_rows(now, STATUS_ROWS_MAX));
+                    // Whoever asked may have gone.
+                    let _ = answer.send(rows);
+                }
+            }
+            for effect in effects.drain(..) {
+                self.perform(effect);
+            }
+        }
+    }
+
+    fn perform(&self, effect: ShardEffect) {
+        match effect {
+            ShardEffect::Answer { session, pushed } => {
+                self.directory.send(session, Outgoing::Message(ToPeer::Pushed(pushed)));
+            }
+            ShardEffect::Serve { session, reader, request, values, served } => {
+                let header = self.values_header(reader, request, served);
+                self.directory.send(session, Outgoing::Values(Box::new(header), values));
+            }
+            // The other end is the control loop; it is gone only when the process ends.
+            ShardEffect::HasValues => drop(self.has_values.send(self.shard.id())),
+            ShardEffect::Recycle(buffer) => {
+                let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+                if spare.len() < SPARE_MAX && buffer.len() as u64 == self.shard.keys().len {
+                    spare.push(buffer);
+                }
+            }
+            ShardEffect::Notice(notice) => tracing::warn!("{notice}"),
+        }
+    }
+
+    fn values_header(
+        &self,
+        reader: Option<(WorkerId, Incarnation)>,
+        request: u64,
+        served: Served,
+    ) -> TransferHeader {
+        let (worker, incarnation) = reader.unwrap_or_default();
+        TransferHeader {
+            kind: TransferKind::Values,
+            dtype: Dtype::F32,
+            shard: self.shard.id(),
+            worker,
+            incarnation,
+            sequence: Sequence(request),
+            clock: Clock(served.minimum.0),
+            version: served.version,
+            batch: Default::default(),
+            lead: served.lead,
+            samples: 0,
+            stripe_count: 1,
+            keys: self.shard.keys(),
+            stripe: self.shard.keys(),
+            held_us: served.held_us,
+        }
+    }
+}

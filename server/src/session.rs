@@ -1,0 +1,218 @@
+//! One peer: its control messages in, its transfers in, and what it is sent.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use slackline_core::ids::{Sequence, SessionId, ShardId};
+use slackline_core::wire::{ToServer, TransferHeader, TransferKind};
+use slackline_net::{
+    Arriving, CloseCode, Connection, ConnectionError, ControlReceiver, ControlSender, Gather, Settings,
+    SharedValues, transfer,
+};
+use slackline_server_core::ControlEvent;
+use slackline_server_core::ShardEvent;
+use slackline_server_core::shard::Push;
+use tokio::sync::mpsc;
+
+use crate::directory::{Directory, OUTGOING_MAX, Outgoing};
+use crate::owner::{Owner, Task};
+
+/// Transfers of one session that may be arriving at one shard at once. A worker has one push under way and perhaps a retry.
+const ARRIVING_MAX: usize = 4;
+
+/// What all sessions of a server share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) owners: BTreeMap<ShardId, Owner>,
+    pub(crate) control: mpsc::Sender<ControlEvent>,
+    pub(crate) network: Settings,
+}
+
+/// Serves one peer until its connection ends.
+pub(crate) async fn serve(id: SessionId, connection: Connection, shared: Arc<Shared>) {
+    let (sender, receiver) = match connection.open_control().await {
+        Ok(control) => control,
+        Err(error) => {
+            tracing::debug!(session = id.0, %error, "a peer left before it was welcomed");
+            return;
+        }
+    };
+    let (outgoing, waiting) = mpsc::channel(OUTGOING_MAX);
+    shared.directory.insert(id, outgoing);
+    let opened = ControlEvent::Opened {
+        session: id,
+        role: connection.role(),
+        address: connection.remote().to_string(),
+    };
+    if shared.control.send(opened).await.is_err() {
+        return;
+    }
+    let writer = tokio::spawn(write(connection.clone(), sender, waiting, shared.network));
+    let session =
+        Arc::new(Session { id, connection: connection.clone(), shared, arriving: Mutex::default() });
+    let transfers = tokio::spawn(session.clone().take_transfers());
+    let outcome = session.read(receiver).await;
+    transfers.abort();
+    if let Err(error) = outcome {
+        session.turn_away(&error).await;
+    }
+    session.shared.directory.remove(id);
+    // The writer still sends what was said before, then ends since its channel is closed.
+    let _ = writer.await;
+    let _ = session.shared.control.send(ControlEvent::Closed { session: id }).await;
+}
+
+struct Session {
+    id: SessionId,
+    connection: Connection,
+    shared: Arc<Shared>,
+    /// Transfers that are arriving. A lock, since each stripe has a task; all run on the network's thread, so it is free.
+    arriving: Mutex<BTreeMap<(ShardId, Sequence), Gather>>,
+}
+
+impl Session {
+    async fn read(&self, mut receiver: ControlReceiver) -> Result<(), ConnectionError> {
+        while let Some(message) = receiver.receive::<ToServer>().await? {
+            let event = ControlEvent::Message { session: self.id, message };
+            if self.shared.control.send(event).await.is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// A peer whose bytes have no meaning is cut off and counted; one whose connection was lost may come back.
+    async fn turn_away(&self, error: &ConnectionError) {
+        if error.is_lost() || matches!(error, ConnectionError::Closed { .. }) {
+            tracing::debug!(session = self.id.0, %error, "a connection is gone");
+            return;
+        }
+        let address = self.connection.remote().to_string();
+        let event = ControlEvent::TurnedAway { address, text: error.to_string(), handshake: false };
+        let _ = self.shared.control.send(event).await;
+        self.connection.close(CloseCode::Malformed, &error.to_string());
+    }
+
+    async fn take_transfers(self: Arc<Self>) {
+        while let Ok(opening) = transfer::accept(&self.connection).await {
+            let session = self.clone();
+            tokio::spawn(async move {
+                let outcome = match opening.header().await {
+                    Ok(arriving) => session.take_stripe(arriving).await,
+                    Err(error) => Err(error.to_string()),
+                };
+                if let Err(text) = outcome
+                    && session.connection.is_open()
+                {
+                    let address = session.connection.remote().to_string();
+                    let event = ControlEvent::TurnedAway { address, text: text.clone(), handshake: false };
+                    let _ = session.shared.control.send(event).await;
+                    session.connection.close(CloseCode::Malformed, &text);
+                }
+            });
+        }
+    }
+
+    /// Reads one stripe; with the last one, the transfer goes to its shard.
+    async fn take_stripe(&self, arriving: Arriving) -> Result<(), String> {
+        let header = *arriving.header();
+        let owner = self.owner_of(&header)?.clone();
+        let key = (header.shard, header.sequence);
+        let gather = self.gather(key, &header, &owner)?;
+        let outcome = gather.receive(arriving).await;
+        if !matches!(outcome, Ok(None)) {
+            self.arriving.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        }
+        let Some(values) = outcome.map_err(|error| error.to_string())? else {
+            return Ok(());
+        };
+        let event = match header.kind {
+            TransferKind::Initial => ShardEvent::Initialize(values),
+            _ => ShardEvent::Push(Push {
+                session: self.id,
+                worker: header.worker,
+                incarnation: header.incarnation,
+                sequence: header.sequence,
+                clock: header.clock,
+                pulled: header.version,
+                batch: header.batch,
+                samples: header.samples,
+                gradient: Some(values),
+            }),
+        };
+        // Fails only when the shard's thread has ended, with the process.
+        let _ = owner.inbox.send(Task::Event(event)).await;
+        Ok(())
+    }
+
+    /// Checks a header against what this session may send, before a byte is set aside for it.
+    fn owner_of(&self, header: &TransferHeader) -> Result<&Owner, String> {
+        if header.kind == TransferKind::Values {
+            return Err("a server takes no values".to_owned());
+        }
+        let speaks_for = self.shared.directory.worker_of(self.id);
+        if speaks_for != Some((header.worker, header.incarnation)) {
+            return Err(format!("the session does not speak for {} ({})", header.worker, header.incarnation));
+        }
+        let owner = self.shared.owners.get(&header.shard);
+        let owner = owner.ok_or_else(|| format!("{} does not lie on this server", header.shard))?;
+        if header.keys != owner.keys {
+            return Err(format!("a transfer for {} must have exactly its keys", header.shard));
+        }
+        Ok(owner)
+    }
+
+    fn gather(
+        &self,
+        key: (ShardId, Sequence),
+        header: &TransferHeader,
+        owner: &Owner,
+    ) -> Result<Gather, String> {
+        let mut arriving = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(gather) = arriving.get(&key) {
+            return Ok(gather.clone());
+        }
+        if arriving.range((key.0, Sequence(0))..=(key.0, Sequence(u64::MAX))).count() >= ARRIVING_MAX {
+            return Err(format!("more than {ARRIVING_MAX} transfers at once for {}", key.0));
+        }
+        let gather = Gather::new(header, owner.buffer()).map_err(|error| error.to_string())?;
+        arriving.insert(key, gather.clone());
+        Ok(gather)
+    }
+}
+
+/// Sends what the session is given, in order; values of different shards go side by side.
+async fn write(
+    connection: Connection,
+    mut sender: ControlSender,
+    mut waiting: mpsc::Receiver<Outgoing>,
+    network: Settings,
+) {
+    while let Some(outgoing) = waiting.recv().await {
+        match outgoing {
+            Outgoing::Message(message) => {
+                if let Err(error) = sender.send(&message).await {
+                    tracing::debug!(%error, "a message did not go out");
+                    return;
+                }
+            }
+            Outgoing::Values(header, values) => {
+                let connection = connection.clone();
+                tokio::spawn(async move {
+                    let values = SharedValues::from(values);
+                    if let Err(error) = transfer::send(&connection, *header, &values, &network).await {
+                        tracing::debug!(%error, "values did not go out");
+                    }
+                });
+            }
+            Outgoing::Close(code, reason) => {
+                // The peer is to read what was said before it sees the end.
+                let _ = tokio::time::timeout(std::time::Duration::from_secs(1), sender.finish()).await;
+                connection.close(code, &reason);
+                return;
+            }
+        }
+    }
+    connection.close(CloseCode::Done, "");
+}
