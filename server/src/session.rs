@@ -121,12 +121,13 @@ impl Session {
         let key = (header.shard, header.sequence);
         let gather = self.gather(key, &header, &owner)?;
         let outcome = gather.receive(arriving).await;
-        if !matches!(outcome, Ok(None)) {
+        if !matches!(outcome, Ok(false)) {
             self.arriving.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
         }
-        let Some(values) = outcome.map_err(|error| error.to_string())? else {
+        if !outcome.map_err(|error| error.to_string())? {
             return Ok(());
-        };
+        }
+        let values = gather.take();
         let event = match header.kind {
             TransferKind::Initial => ShardEvent::Initialize(values),
             _ => ShardEvent::Push(Push {

@@ -3,7 +3,8 @@
 /// Bytes of one control message, its length prefix excluded. Checked before a byte is read or allocated.
 pub const CONTROL_BYTES_MAX: usize = 64 * 1024;
 
-/// Bytes of a text field in a control message; longer ones are cut when they are made and refused when read.
+/// Bytes of a text field in a control message; longer ones are cut when they are made. One that a peer
+/// made longer is bounded by its message and cut when it is shown.
 pub const TEXT_BYTES_MAX: usize = 1024;
 
 /// Servers of a run.
@@ -28,21 +29,46 @@ pub const TRANSFERS_ARRIVING_MAX: usize = 256;
 /// Streams that one transfer may be cut into.
 pub const STRIPE_COUNT_MAX: u32 = 64;
 
-/// Status rows that one message carries; more workers than that are counted, not listed.
+/// Rows of each kind (members, held pulls, shards) that a status carries; more workers than that are counted, not listed.
 pub const STATUS_ROWS_MAX: usize = 256;
+
+/// Bytes of the address in a member's row: an IPv6 address with scope and port has at most 58.
+pub const ADDRESS_BYTES_MAX: usize = 64;
 
 /// Buckets of a histogram of staleness: exact up to 255, then sixteen a power of two.
 pub const HISTOGRAM_BUCKETS: usize = 256 + 16 * 56;
 
-/// Histogram rows that one report carries.
-pub const REPORT_ROWS_MAX: usize = HISTOGRAM_BUCKETS;
+/// Bytes of a text field at its limit, length included.
+const TEXT_FIELD: usize = 8 + TEXT_BYTES_MAX;
 
+/// Bytes of a report whose two histograms have all their buckets: twenty numbers; rows of (u32, u64) with length, sum and
+/// largest value.
+pub const REPORT_BYTES_MAX: usize = 20 * 8 + 2 * (3 * 8 + HISTOGRAM_BUCKETS * 12);
+
+/// Bytes of a status with all its rows and the longest phase: server, phase, progress, three lists, hidden members, refusals.
+pub const STATUS_BYTES_MAX: usize = 4
+    + (4 + TEXT_FIELD)
+    + (1 + 8 * 8)
+    + (8 + STATUS_ROWS_MAX * MEMBER_ROW)
+    + 4
+    + (8 + STATUS_ROWS_MAX * HELD_ROW)
+    + (8 + STATUS_ROWS_MAX * SHARD_ROW)
+    + 4 * 8;
+
+/// Worker, incarnation, address, clock, milliseconds.
+const MEMBER_ROW: usize = 4 + 8 + (8 + ADDRESS_BYTES_MAX) + 9 + 8;
+
+/// Worker, shard, clock, milliseconds, the longest reason.
+const HELD_ROW: usize = 4 + 4 + 8 + 8 + (4 + 4 + 8 + 8);
+
+/// Shard, keys, version, minimum, whether it has values.
+const SHARD_ROW: usize = 4 + 16 + 8 + 9 + 1;
+
+// The wire module's tests hold these sums against encoded messages.
 const _: () = {
-    assert!(TEXT_BYTES_MAX * 4 < CONTROL_BYTES_MAX);
-    // A full report: three histograms of (u32, u64) rows.
-    assert!(REPORT_ROWS_MAX * 12 * 3 + 1024 < CONTROL_BYTES_MAX);
-    // A full status: rows of at most 96 bytes.
-    assert!(STATUS_ROWS_MAX * 128 < CONTROL_BYTES_MAX);
+    // The largest that a worker sends: how it ended, with a text, and a report.
+    assert!(4 + 4 + TEXT_FIELD + 1 + REPORT_BYTES_MAX <= CONTROL_BYTES_MAX);
+    assert!(4 + STATUS_BYTES_MAX <= CONTROL_BYTES_MAX);
     assert!(WORKER_COUNT_MAX <= WORKER_EVER_MAX);
     assert!(PUSH_WINDOW >= 2);
 };

@@ -17,12 +17,12 @@ struct Desk {
     batches: BTreeSet<BatchIndex>,
     /// The clock that it wants work for.
     asks: Option<Clock>,
-    /// The clock of the last work it was given, with that work.
+    /// The clock that the last work it was given is for, with that work.
     given: Option<(Clock, Work)>,
+    /// The clock of the ask that this work answered; the two differ for a worker that was idle.
+    answered: Option<Clock>,
     /// It was told that there is no batch now.
     idle: bool,
-    /// It was given work without asking (it was idle); a lost session must be told again.
-    unasked: bool,
     /// It joined a run that had begun and was given nothing yet: nobody waits for it.
     fresh: bool,
 }
@@ -127,26 +127,15 @@ impl Assigner {
             self.repeated += 1;
             self.returned.insert(batch);
         }
-        if let Some((given, work @ Work::Batch { batch, .. })) = desk.given
-            && given == clock
-            && desk.asks.is_none()
-            && desk.batches.contains(&batch)
-        {
-            return Some(work);
+        if desk.asks.is_none() && desk.answered == Some(clock) {
+            // The answer was lost with its session. No worker asks twice for one clock otherwise.
+            return desk.given.map(|(_, work)| work);
         }
         desk.asks = Some(clock);
-        desk.unasked = false;
         if !self.queue.contains(&worker) {
             self.queue.push_back(worker);
         }
         None
-    }
-
-    /// Work that a returning session may have missed because it came without being asked for.
-    #[must_use]
-    pub fn missed(&self, worker: WorkerId) -> Option<Work> {
-        let desk = self.desks.get(&worker)?;
-        desk.unasked.then_some(desk.given?.1)
     }
 
     /// The final evaluation was done by this worker.
@@ -206,7 +195,7 @@ impl Assigner {
                 if let Work::Batch { batch, .. } = work {
                     desk.batches.insert(batch);
                 }
-                desk.unasked = desk.idle;
+                desk.answered = Some(clock);
                 (desk.asks, desk.idle, desk.fresh) = (None, false, false);
                 let clock = if let Work::Batch { enter: Some(clock), .. } = work { clock } else { clock };
                 desk.given = Some((clock, work));

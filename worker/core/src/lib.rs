@@ -1,1 +1,44 @@
 //! The pure worker: the pull-compute-push cycle as a state machine.
+//!
+//! A shell feeds [`Event`]s to a [`Worker`] and performs the [`Effect`]s that come back; the simulator does
+//! the same with virtual time. Nothing here knows a socket, a thread or the wall clock.
+//!
+//! ```text
+//! Connect -> Welcome -> Join (server 0) -> Register (all) -> Ask -> Work
+//!                                             +------------------------+
+//!                                             v
+//!                 pull all shards -> compute (and ask for the next work) -> push all shards
+//! ```
+//!
+//! Read in this order: [`Event`], [`Effect`], `worker` (routing), `session`, `join`, `work`, `iteration`,
+//! `push`, `evaluation`, `leave`, `waits`, and `ledger` and `record` for what is measured.
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod effect;
+mod error;
+mod evaluation;
+mod event;
+mod invariants;
+mod iteration;
+mod join;
+mod leave;
+mod ledger;
+mod notice;
+mod push;
+mod record;
+mod session;
+mod settings;
+mod waits;
+mod work;
+mod worker;
+
+pub use effect::Effect;
+pub use error::WorkerError;
+pub use event::Event;
+pub use notice::{Notice, WaitKind};
+pub use settings::Settings;
+pub use worker::Worker;
+
+#[cfg(test)]
+mod tests;

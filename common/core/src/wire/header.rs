@@ -176,12 +176,14 @@ impl TransferHeader {
     }
 
     fn checked(self) -> Result<Self, WireError> {
-        let sound = |range: KeyRange| range.start <= VALUE_COUNT_MAX && range.len <= VALUE_COUNT_MAX;
+        let sound =
+            |range: KeyRange| range.start <= VALUE_COUNT_MAX && range.len <= VALUE_COUNT_MAX - range.start;
         if !sound(self.keys) {
             return Err(WireError::Inconsistent { what: "keys" });
         }
-        let within = self.stripe.start >= self.keys.start && self.stripe.end() <= self.keys.end();
-        if !sound(self.stripe) || !within {
+        // Only the end of a sound range can be computed without overflow, so soundness is looked at first.
+        let within = |range: KeyRange| range.start >= self.keys.start && range.end() <= self.keys.end();
+        if !sound(self.stripe) || !within(self.stripe) {
             return Err(WireError::Inconsistent { what: "stripe" });
         }
         if self.stripe_count == 0 || self.stripe_count > STRIPE_COUNT_MAX {

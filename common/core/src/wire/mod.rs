@@ -66,6 +66,8 @@ pub enum WireError {
     },
 }
 
+/// The limit also counts what a reader would have to allocate: bincode charges a list or map that is announced with the size of
+/// its rows in memory before it makes room for them.
 const FORMAT: Configuration<LittleEndian, Fixint, Limit<CONTROL_BYTES_MAX>> = bincode::config::standard()
     .with_little_endian()
     .with_fixed_int_encoding()

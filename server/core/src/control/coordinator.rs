@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use slackline_core::consistency::PolicySpec;
-use slackline_core::ids::{BatchIndex, Clock, Incarnation, Moment, WorkerId};
-use slackline_core::wire::{Evaluated, Join, Report, Work};
+use slackline_core::ids::{Clock, Incarnation, Moment, WorkerId};
+use slackline_core::wire::{Ask, Evaluated, Join, Report, Work};
 
 use crate::assign::{Assigner, Plan};
 use crate::record::Record;
@@ -41,6 +41,10 @@ pub(super) struct Coordinator {
     clocks: BTreeMap<WorkerId, Clock>,
     /// The minimum of the clocks when somebody was last there.
     minimum: Clock,
+    /// The last ask of each member.
+    asks: BTreeMap<WorkerId, Ask>,
+    /// The last evaluation of each member.
+    evaluated: BTreeMap<WorkerId, u64>,
 }
 
 impl Coordinator {
@@ -53,6 +57,8 @@ impl Coordinator {
             incarnations: Incarnation(0),
             clocks: BTreeMap::new(),
             minimum: Clock(0),
+            asks: BTreeMap::new(),
+            evaluated: BTreeMap::new(),
         }
     }
 
@@ -100,6 +106,8 @@ impl Coordinator {
     pub(super) fn forget(&mut self, worker: WorkerId) {
         self.minimum = self.minimum();
         self.clocks.remove(&worker);
+        self.asks.remove(&worker);
+        self.evaluated.remove(&worker);
         if let Some(assigner) = &mut self.assigner {
             assigner.forget(worker);
         }
@@ -117,13 +125,13 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn ask(
-        &mut self,
-        worker: WorkerId,
-        clock: Clock,
-        done: Option<BatchIndex>,
-        returned: Option<BatchIndex>,
-    ) -> Option<Work> {
+    /// Takes an ask, and returns the work of a repeated one. An ask that a reconnected worker sends again counts its report once.
+    pub(super) fn ask(&mut self, now: Moment, worker: WorkerId, ask: &Ask) -> Option<Work> {
+        if self.asks.get(&worker) != Some(ask) {
+            self.report(now, ask.report.as_ref());
+            self.asks.insert(worker, ask.clone());
+        }
+        let Ask { clock, done, returned, .. } = *ask;
         // Work for clock c is asked for while clock c - 1 is being computed: c - 1 iterations are complete.
         if let Some(known) = self.clocks.get_mut(&worker) {
             *known = (*known).max(Clock(clock.0.saturating_sub(1)));
@@ -131,16 +139,18 @@ impl Coordinator {
         self.assigner.as_mut()?.ask(worker, clock, done, returned)
     }
 
-    pub(super) fn missed(&self, worker: WorkerId) -> Option<Work> {
-        self.assigner.as_ref()?.missed(worker)
-    }
-
-    pub(super) fn evaluated(&mut self, now: Moment, worker: WorkerId, evaluated: &Evaluated) {
-        let (Some(assigner), Some(record)) = (&mut self.assigner, &mut self.record) else { return };
+    /// Takes the result of an evaluation; false when it is known already.
+    pub(super) fn evaluated(&mut self, now: Moment, worker: WorkerId, evaluated: &Evaluated) -> bool {
+        if self.evaluated.insert(worker, evaluated.at_samples) == Some(evaluated.at_samples) {
+            return false;
+        }
+        self.report(now, evaluated.report.as_ref());
+        let (Some(assigner), Some(record)) = (&mut self.assigner, &mut self.record) else { return false };
         record.evaluated(now, evaluated);
         if assigner.is_trained() {
             assigner.evaluated(worker);
         }
+        true
     }
 
     pub(super) fn settle(&mut self, now: Moment) -> Vec<(WorkerId, Work)> {

@@ -203,9 +203,6 @@ impl Control {
         }
         let has_values = self.shards_with_values.values().all(|has| *has);
         effects.push(ControlEffect::Send { session, message: ToPeer::Registered { has_values } });
-        if let Some(work) = self.coordinator.as_ref().and_then(|coordinator| coordinator.missed(worker)) {
-            effects.push(ControlEffect::Send { session, message: ToPeer::Work(work) });
-        }
     }
 
     fn enter(&mut self, session: SessionId, register: &Register, effects: &mut Vec<ControlEffect>) {
@@ -277,8 +274,7 @@ impl Control {
             self.refuse(session, RefusalCode::OutOfPlace, text, effects);
             return;
         };
-        coordinator.report(now, ask.report.as_ref());
-        if let Some(work) = coordinator.ask(worker, ask.clock, ask.done, ask.returned) {
+        if let Some(work) = coordinator.ask(now, worker, ask) {
             effects.push(ControlEffect::Send { session, message: ToPeer::Work(work) });
         }
     }
@@ -291,8 +287,9 @@ impl Control {
         effects: &mut Vec<ControlEffect>,
     ) {
         let Some(coordinator) = &mut self.coordinator else { return };
-        coordinator.report(now, evaluated.report.as_ref());
-        coordinator.evaluated(now, worker, evaluated);
+        if !coordinator.evaluated(now, worker, evaluated) {
+            return;
+        }
         let Evaluated { at_samples, loss, accuracy, .. } = *evaluated;
         effects.push(ControlEffect::Evaluated);
         effects.push(ControlEffect::Notice(Notice::Evaluated { at_samples, loss, accuracy }));

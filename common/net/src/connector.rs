@@ -1,0 +1,198 @@
+//! The side that connects.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{ClientConfig, Endpoint, EndpointConfig, TokioRuntime};
+use slackline_core::role::Role;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::connection::{CloseCode, Connection, canonical};
+use crate::error::{BindError, ConnectError};
+use crate::keys::{Identity, KeysError, subject};
+use crate::settings::{Path, Settings};
+use crate::{socket, tls};
+
+/// Addresses of one name that are tried.
+const ADDRESSES_MAX: usize = 8;
+
+/// The head start that one address has of the next. The least that RFC 8305 recommends.
+const HEAD_START: Duration = Duration::from_millis(100);
+
+/// Makes connections to servers. One socket for each family and kind of path is opened when it is first needed, then shared.
+pub struct Connector {
+    crypto: Arc<QuicClientConfig>,
+    settings: Settings,
+    endpoints: Mutex<BTreeMap<Socket, Endpoint>>,
+}
+
+/// Which socket a path needs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Socket {
+    v6: bool,
+    near: bool,
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connector").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl Connector {
+    /// A connector that shows `identity`.
+    ///
+    /// # Errors
+    /// The keys do not serve.
+    pub fn new(identity: &Identity, settings: &Settings) -> Result<Self, KeysError> {
+        Ok(Self { crypto: tls::connecting(identity)?, settings: *settings, endpoints: Mutex::default() })
+    }
+
+    /// Connects to the server at `address`, which is HOST:PORT with a name, an IPv4 or an \[IPv6\] address; all addresses of a
+    /// name are tried, each a moment after the one before. It returns once the server has opened the control stream: by then
+    /// it has accepted this side's certificate. Must be called within the runtime of the network thread.
+    ///
+    /// # Errors
+    /// [`ConnectError`]: of all addresses tried, the one that says most.
+    pub async fn connect(&self, address: &str, within: Duration) -> Result<Connection, ConnectError> {
+        let deadline = Instant::now() + within;
+        let mut attempts = JoinSet::new();
+        let mut failed = None;
+        for (index, remote) in resolve(address, deadline).await?.into_iter().enumerate() {
+            match self.prepare(remote) {
+                Ok((endpoint, config)) => {
+                    let head_start = HEAD_START * u32::try_from(index).unwrap_or(u32::MAX);
+                    let attempt = Attempt { endpoint, config, remote, deadline, within };
+                    attempts.spawn(async move {
+                        sleep(head_start).await;
+                        attempt.run().await
+                    });
+                }
+                Err(error) => {
+                    failed = telling(failed, ConnectError::Unreachable { remote, reason: error.to_string() });
+                }
+            }
+        }
+        while let Some(ended) = attempts.join_next().await {
+            match ended {
+                Ok(Ok(connection)) => return Ok(connection),
+                Ok(Err(error)) => failed = telling(failed, error),
+                Err(error) => tracing::error!(%error, "an attempt to connect broke off"),
+            }
+        }
+        Err(failed.unwrap_or_else(|| ConnectError::Unresolved {
+            address: address.to_owned(),
+            reason: "it has no address".to_owned(),
+        }))
+    }
+
+    fn prepare(&self, remote: SocketAddr) -> Result<(Endpoint, ClientConfig), BindError> {
+        let path = Path::to(remote.ip(), source_of(remote));
+        let key = Socket { v6: remote.is_ipv6(), near: path.is_near() };
+        let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        let endpoint = match endpoints.get(&key) {
+            Some(endpoint) => endpoint.clone(),
+            None => {
+                let endpoint = self.open(key)?;
+                endpoints.insert(key, endpoint.clone());
+                endpoint
+            }
+        };
+        let mut config = ClientConfig::new(self.crypto.clone());
+        config.transport_config(self.settings.transport(path));
+        Ok((endpoint, config))
+    }
+
+    fn open(&self, key: Socket) -> Result<Endpoint, BindError> {
+        let any: IpAddr = if key.v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        let address = SocketAddr::new(any, 0);
+        let socket = socket::bind(address, &self.settings)?;
+        let mut config = EndpointConfig::default();
+        // The size is one that QUIC allows (1200 at least), so this cannot fail; with quinn's own, only speed would be lost.
+        let _ = config.max_udp_payload_size(self.settings.receive_bytes(key.near));
+        Endpoint::new(config, None, socket, Arc::new(TokioRuntime))
+            .map_err(|source| BindError::Other { address, source })
+    }
+
+    /// Closes all connections, and waits until the peers were told, or cannot be.
+    pub async fn close(&self, code: CloseCode, reason: &str) {
+        let endpoints: Vec<_> = {
+            let endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+            endpoints.values().cloned().collect()
+        };
+        for endpoint in &endpoints {
+            endpoint.close(code.number(), reason.as_bytes());
+        }
+        for endpoint in &endpoints {
+            endpoint.wait_idle().await;
+        }
+        self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+async fn resolve(address: &str, deadline: Instant) -> Result<Vec<SocketAddr>, ConnectError> {
+    let unresolved = |reason: String| ConnectError::Unresolved { address: address.to_owned(), reason };
+    let found = timeout_at(deadline, tokio::net::lookup_host(address))
+        .await
+        .map_err(|_| unresolved("the name service does not answer".to_owned()))?
+        .map_err(|error| unresolved(error.to_string()))?;
+    Ok(found.take(ADDRESSES_MAX).map(canonical).collect())
+}
+
+/// The address that this machine would send from. Connecting a UDP socket sends nothing: it only chooses the route.
+fn source_of(remote: SocketAddr) -> Option<IpAddr> {
+    let any: IpAddr =
+        if remote.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect(remote).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+struct Attempt {
+    endpoint: Endpoint,
+    config: ClientConfig,
+    remote: SocketAddr,
+    deadline: Instant,
+    within: Duration,
+}
+
+impl Attempt {
+    async fn run(self) -> Result<Connection, ConnectError> {
+        let Self { endpoint, config, remote, deadline, within } = self;
+        let failed = |error: quinn::ConnectionError| ConnectError::of(remote, within, &error);
+        // Whatever host is dialled, the certificate must be a server's of the same authority.
+        let connecting = endpoint
+            .connect_with(config, remote, subject(Role::Server))
+            .map_err(|error| ConnectError::Unreachable { remote, reason: error.to_string() })?;
+        let quic = timeout_at(deadline, connecting)
+            .await
+            .map_err(|_| ConnectError::NoAnswer { remote, within })?
+            .map_err(failed)?;
+        // In TLS 1.3 the connecting side is done before the server has looked at its certificate; the server's first stream
+        // is the first sign that it was accepted.
+        let control = timeout_at(deadline, quic.accept_bi())
+            .await
+            .map_err(|_| ConnectError::Silent { remote, within })?
+            .map_err(failed)?;
+        Ok(Connection::new(quic, Role::Server, Some(control)))
+    }
+}
+
+/// Of two failures the one that says more: a decision of the other side before silence.
+fn telling(before: Option<ConnectError>, now: ConnectError) -> Option<ConnectError> {
+    let weight = |error: &ConnectError| match error {
+        ConnectError::Unresolved { .. } | ConnectError::Unreachable { .. } => 0,
+        ConnectError::NoAnswer { .. } => 1,
+        ConnectError::Broke { .. } | ConnectError::Silent { .. } => 2,
+        _ => 3,
+    };
+    match before {
+        Some(before) if weight(&before) >= weight(&now) => Some(before),
+        _ => Some(now),
+    }
+}

@@ -1,0 +1,432 @@
+//! What can go wrong between two processes, and who can do something about it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use quinn_proto::TransportErrorCode;
+use rustls::AlertDescription;
+use slackline_core::ids::KeyRange;
+use slackline_core::wire::{Text, WireError};
+
+use crate::connection::CloseCode;
+
+/// Why an address cannot be listened on or sent from.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Another socket has it.
+    #[error("{address} is taken: another process listens there; stop it, or choose another port")]
+    Taken {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The machine has no such address.
+    #[error("{address} is not an address of this machine: choose one that is, or 0.0.0.0 for all")]
+    NotOurs {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The port is reserved.
+    #[error("{address} may not be listened on by this user: choose a port of 1024 or above")]
+    Forbidden {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// Something else.
+    #[error("{address} cannot be opened: {source}")]
+    Other {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The keys do not serve.
+    #[error(transparent)]
+    Keys(#[from] crate::keys::KeysError),
+}
+
+/// What became of a handshake that a listener could not complete, for counting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum HandshakeFailure {
+    /// The peer showed no certificate.
+    NoCertificate,
+    /// Its certificate is of another authority.
+    OtherAuthority,
+    /// Its certificate has no role's name.
+    NoRole,
+    /// It does not speak this protocol.
+    OtherProtocol,
+    /// It did not accept this side's certificate.
+    RefusedByPeer,
+    /// It began and fell silent.
+    TimedOut,
+    /// Anything else, such as a peer that gave up.
+    Other,
+}
+
+impl HandshakeFailure {
+    /// All kinds, in the order of their numbers.
+    pub const ALL: [Self; 7] = [
+        Self::NoCertificate,
+        Self::OtherAuthority,
+        Self::NoRole,
+        Self::OtherProtocol,
+        Self::RefusedByPeer,
+        Self::TimedOut,
+        Self::Other,
+    ];
+
+    /// A word for a label.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NoCertificate => "no_certificate",
+            Self::OtherAuthority => "other_authority",
+            Self::NoRole => "no_role",
+            Self::OtherProtocol => "other_protocol",
+            Self::RefusedByPeer => "refused_by_peer",
+            Self::TimedOut => "timed_out",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// A handshake that a listener could not complete. The listener goes on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the handshake with {remote} failed: {reason}")]
+pub struct HandshakeError {
+    /// Who tried.
+    pub remote: SocketAddr,
+    /// What kind of failure.
+    pub failure: HandshakeFailure,
+    /// In words.
+    pub reason: String,
+}
+
+impl HandshakeError {
+    pub(crate) fn of(remote: SocketAddr, error: &quinn::ConnectionError) -> Self {
+        let failure = match (alert(error), error) {
+            (Some((Side::Here, AlertDescription::CertificateRequired)), _) => HandshakeFailure::NoCertificate,
+            (Some((_, AlertDescription::NoApplicationProtocol)), _) => HandshakeFailure::OtherProtocol,
+            (Some((Side::Here, alert)), _) if is_about_a_certificate(alert) => {
+                HandshakeFailure::OtherAuthority
+            }
+            (Some((Side::There, alert)), _) if is_about_a_certificate(alert) => {
+                HandshakeFailure::RefusedByPeer
+            }
+            (None, quinn::ConnectionError::TimedOut) => HandshakeFailure::TimedOut,
+            (None, quinn::ConnectionError::VersionMismatch) => HandshakeFailure::OtherProtocol,
+            _ => HandshakeFailure::Other,
+        };
+        Self { remote, failure, reason: shown(&error.to_string()) }
+    }
+}
+
+/// Why no connection to a server came about.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// The text is not HOST:PORT, or the name is not known.
+    #[error("{address} cannot be resolved: {reason}; write HOST:PORT, such as 10.0.0.1:4400 or [::1]:4400")]
+    Unresolved {
+        /// The text.
+        address: String,
+        /// What the system said.
+        reason: String,
+    },
+    /// No server answered.
+    #[error(
+        "no answer from {remote} within {:.1} s: is the server running, and is UDP let through to it?",
+        within.as_secs_f64()
+    )]
+    NoAnswer {
+        /// The address tried.
+        remote: SocketAddr,
+        /// How long.
+        within: Duration,
+    },
+    /// A server let this side in and said nothing: it is at a loss, or at its end.
+    #[error("{remote} accepted the connection but sent no welcome within {:.1} s", within.as_secs_f64())]
+    Silent {
+        /// The address tried.
+        remote: SocketAddr,
+        /// How long.
+        within: Duration,
+    },
+    /// They do not accept this side's certificate.
+    #[error(
+        "{remote} does not accept this process's certificate ({reason}): both need keys of one authority; check the key directory"
+    )]
+    RefusedByPeer {
+        /// The address tried.
+        remote: SocketAddr,
+        /// What they said.
+        reason: String,
+    },
+    /// Their certificate is of another authority.
+    #[error("{remote} shows a certificate of another authority ({reason}): check the key directory")]
+    OtherAuthority {
+        /// The address tried.
+        remote: SocketAddr,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Their certificate is not that of a server.
+    #[error(
+        "{remote} shows a certificate that is not a server's ({reason}): start it with the role server's keys"
+    )]
+    NotAServer {
+        /// The address tried.
+        remote: SocketAddr,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// They do not speak this protocol.
+    #[error(
+        "{remote} does not speak this version of the protocol: run one version of slackline on all machines"
+    )]
+    OtherProtocol {
+        /// The address tried.
+        remote: SocketAddr,
+    },
+    /// The connection broke while it was being made.
+    #[error("the connection to {remote} broke at once: {error}")]
+    Broke {
+        /// The address tried.
+        remote: SocketAddr,
+        /// How.
+        error: ConnectionError,
+    },
+    /// This machine cannot send there.
+    #[error("{remote} cannot be reached from this machine: {reason}")]
+    Unreachable {
+        /// The address tried.
+        remote: SocketAddr,
+        /// What the system said.
+        reason: String,
+    },
+}
+
+impl ConnectError {
+    /// Whether trying again later can help, with nothing changed by hand.
+    #[must_use]
+    pub const fn is_retryable(&self) -> bool {
+        match self {
+            Self::Unresolved { .. }
+            | Self::NoAnswer { .. }
+            | Self::Silent { .. }
+            | Self::Unreachable { .. } => true,
+            Self::Broke { error, .. } => error.is_lost(),
+            Self::RefusedByPeer { .. }
+            | Self::OtherAuthority { .. }
+            | Self::NotAServer { .. }
+            | Self::OtherProtocol { .. } => false,
+        }
+    }
+
+    pub(crate) fn of(remote: SocketAddr, within: Duration, error: &quinn::ConnectionError) -> Self {
+        let reason = shown(&error.to_string());
+        match (alert(error), error) {
+            (Some((_, AlertDescription::NoApplicationProtocol)), _) => Self::OtherProtocol { remote },
+            (
+                Some((
+                    Side::Here,
+                    AlertDescription::BadCertificate | AlertDescription::UnsupportedCertificate,
+                )),
+                _,
+            ) => Self::NotAServer { remote, reason },
+            (Some((Side::Here, alert)), _) if is_about_a_certificate(alert) => {
+                Self::OtherAuthority { remote, reason }
+            }
+            (Some((Side::There, alert)), _) if is_about_a_certificate(alert) => {
+                Self::RefusedByPeer { remote, reason }
+            }
+            (None, quinn::ConnectionError::VersionMismatch) => Self::OtherProtocol { remote },
+            (None, quinn::ConnectionError::TimedOut) => Self::NoAnswer { remote, within },
+            _ => Self::Broke { remote, error: error.clone().into() },
+        }
+    }
+}
+
+/// Why a connection, or something on it, ended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectionError {
+    /// The peer closed the connection.
+    #[error("the peer closed the connection ({code}): {reason}")]
+    Closed {
+        /// Its code.
+        code: CloseCode,
+        /// Its words.
+        reason: String,
+    },
+    /// This side closed the connection.
+    #[error("this side closed the connection")]
+    ClosedHere,
+    /// Nothing was heard from the peer for the idle timeout.
+    #[error("nothing more was heard from the peer")]
+    TimedOut,
+    /// The peer's process is another one than the one the connection was made with.
+    #[error("the peer was restarted")]
+    Restarted,
+    /// QUIC itself failed.
+    #[error("the connection failed: {reason}")]
+    Transport {
+        /// What QUIC said.
+        reason: String,
+    },
+    /// The peer gave up one stream.
+    #[error("the peer abandoned a stream")]
+    StreamAbandoned,
+    /// The control stream ended within a message.
+    #[error("the control stream ended within a message")]
+    Torn,
+    /// The peer's bytes are not of this protocol.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+}
+
+impl ConnectionError {
+    /// Whether only the path or the peer's process was lost, so that a new connection can go on; anything else is a decision or
+    /// a fault that a new connection would repeat.
+    #[must_use]
+    pub const fn is_lost(&self) -> bool {
+        match self {
+            Self::TimedOut | Self::Restarted | Self::Transport { .. } => true,
+            Self::Closed { code, .. } => matches!(code, CloseCode::Vanished),
+            Self::ClosedHere | Self::StreamAbandoned | Self::Torn | Self::Wire(_) => false,
+        }
+    }
+}
+
+impl From<quinn::ConnectionError> for ConnectionError {
+    fn from(error: quinn::ConnectionError) -> Self {
+        match error {
+            quinn::ConnectionError::ApplicationClosed(close) => Self::Closed {
+                code: CloseCode::from_number(close.error_code.into_inner()),
+                reason: shown(&String::from_utf8_lossy(&close.reason)),
+            },
+            quinn::ConnectionError::LocallyClosed => Self::ClosedHere,
+            quinn::ConnectionError::TimedOut => Self::TimedOut,
+            quinn::ConnectionError::Reset => Self::Restarted,
+            other => Self::Transport { reason: shown(&other.to_string()) },
+        }
+    }
+}
+
+impl From<quinn::ReadError> for ConnectionError {
+    fn from(error: quinn::ReadError) -> Self {
+        match error {
+            quinn::ReadError::ConnectionLost(error) => error.into(),
+            _ => Self::StreamAbandoned,
+        }
+    }
+}
+
+impl From<quinn::WriteError> for ConnectionError {
+    fn from(error: quinn::WriteError) -> Self {
+        match error {
+            quinn::WriteError::ConnectionLost(error) => error.into(),
+            _ => Self::StreamAbandoned,
+        }
+    }
+}
+
+/// Why a transfer did not arrive or could not be sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransferError {
+    /// The connection or the stream ended.
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    /// The header is none.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// The stripe lies outside of the keys that are expected.
+    #[error(
+        "keys {} to {} are no part of keys {} to {}",
+        stripe.start, stripe.end(), keys.start, keys.end()
+    )]
+    Outside {
+        /// The stripe.
+        stripe: KeyRange,
+        /// The keys expected.
+        keys: KeyRange,
+    },
+    /// Two stripes of one transfer disagree on what it is.
+    #[error("the stripes of one transfer have different headers")]
+    OtherHeader,
+    /// A stripe has keys that another one of the transfer has, or there are more stripes than announced.
+    #[error("keys {} to {} of a transfer came twice", stripe.start, stripe.end())]
+    Repeated {
+        /// The stripe.
+        stripe: KeyRange,
+    },
+    /// All stripes are there, and keys are missing.
+    #[error("{missing} values are in none of the transfer's stripes")]
+    Incomplete {
+        /// How many.
+        missing: u64,
+    },
+    /// The stream ended early.
+    #[error("a stripe of {announced} bytes ended after {received}")]
+    TooFew {
+        /// Bytes announced.
+        announced: u64,
+        /// Bytes received.
+        received: u64,
+    },
+    /// The stream goes on after the stripe.
+    #[error("a stripe of {announced} bytes has more")]
+    TooMany {
+        /// Bytes announced.
+        announced: u64,
+    },
+    /// The buffer is not of the transfer's length. A fault of the caller.
+    #[error("{keys} keys do not fit a buffer of {values} values")]
+    OtherLength {
+        /// Keys of the transfer.
+        keys: u64,
+        /// Values of the buffer.
+        values: u64,
+    },
+    /// The network thread is ending.
+    #[error("the network thread is ending")]
+    Stopped,
+}
+
+/// Which side raised a TLS alert.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Here,
+    There,
+}
+
+/// The TLS alert that ended a connection, if that is what did. QUIC carries it in an error code (RFC 9001, section 4.8).
+fn alert(error: &quinn::ConnectionError) -> Option<(Side, AlertDescription)> {
+    let (side, code) = match error {
+        quinn::ConnectionError::TransportError(error) => (Side::Here, error.code),
+        quinn::ConnectionError::ConnectionClosed(close) => (Side::There, close.error_code),
+        _ => return None,
+    };
+    let first = u64::from(TransportErrorCode::crypto(0));
+    let alert = u64::from(code).checked_sub(first).and_then(|alert| u8::try_from(alert).ok())?;
+    Some((side, AlertDescription::from(alert)))
+}
+
+const fn is_about_a_certificate(alert: AlertDescription) -> bool {
+    matches!(
+        alert,
+        AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::CertificateRequired
+            | AlertDescription::UnknownCA
+            | AlertDescription::DecryptError
+            | AlertDescription::AccessDenied
+    )
+}
+
+/// Words that may have come from a peer: bounded, and without control characters, since they go to a terminal.
+fn shown(text: &str) -> String {
+    Text::new(text).shown()
+}

@@ -1,0 +1,209 @@
+//! The stripes of one transfer, put together.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use slackline_core::ids::KeyRange;
+use slackline_core::wire::TransferHeader;
+
+use crate::error::TransferError;
+use crate::transfer::{Arriving, Destination};
+
+/// One transfer that is arriving. Clones are the same transfer, one for each task that reads a stripe.
+///
+/// After an error the transfer cannot be completed any more: the stripe that failed stays claimed.
+#[derive(Clone)]
+pub struct Gather {
+    /// Header of the first stripe, its stripe replaced by the whole: what all stripes must agree on.
+    header: TransferHeader,
+    destination: Destination,
+    progress: Arc<Mutex<Progress>>,
+}
+
+impl fmt::Debug for Gather {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gather").field("header", &self.header).finish_non_exhaustive()
+    }
+}
+
+/// Which keys are claimed, and how many have come. Its size is bounded by the header's stripe count, which is.
+#[derive(Default)]
+struct Progress {
+    /// First key and end of each stripe.
+    claimed: BTreeMap<u64, u64>,
+    stripes_read: u32,
+    keys_read: u64,
+}
+
+impl Gather {
+    /// Begins a transfer with the header of the stripe that came first. `values` becomes the transfer's buffer; the caller has
+    /// compared the header with what it expects, and decided to give it one.
+    ///
+    /// # Errors
+    /// [`TransferError::OtherLength`] when there are not as many values as keys.
+    pub fn new(first: &TransferHeader, values: Vec<f32>) -> Result<Self, TransferError> {
+        let destination = Destination::new(first.keys, values)?;
+        Ok(Self { header: first.with_stripe(first.keys), destination, progress: Arc::default() })
+    }
+
+    /// Begins a transfer that goes to its place in a larger buffer, which the caller shares with other transfers.
+    ///
+    /// # Errors
+    /// [`TransferError::Outside`] when the transfer's keys are not all in the destination.
+    pub fn onto(first: &TransferHeader, destination: Destination) -> Result<Self, TransferError> {
+        let (stripe, keys) = (first.keys, destination.keys());
+        if stripe.start < keys.start || stripe.end() > keys.end() {
+            return Err(TransferError::Outside { stripe, keys });
+        }
+        Ok(Self { header: first.with_stripe(first.keys), destination, progress: Arc::default() })
+    }
+
+    /// What the transfer is; its stripe is the whole of its keys.
+    #[must_use]
+    pub const fn header(&self) -> &TransferHeader {
+        &self.header
+    }
+
+    /// Reads one stripe. True with the last one, whichever that is.
+    ///
+    /// # Errors
+    /// The stripe is none of this transfer, overlaps another one, is the last and leaves a gap, or did not arrive.
+    pub async fn receive(&self, arriving: Arriving) -> Result<bool, TransferError> {
+        let header = *arriving.header();
+        self.claim(&header)?;
+        arriving.read_into(&self.destination).await?;
+        self.read(header.stripe)
+    }
+
+    /// The values of a complete transfer with a buffer of its own.
+    #[must_use]
+    pub fn take(&self) -> Vec<f32> {
+        self.destination.take()
+    }
+
+    fn claim(&self, header: &TransferHeader) -> Result<(), TransferError> {
+        if header.with_stripe(self.header.keys) != self.header {
+            return Err(TransferError::OtherHeader);
+        }
+        let stripe = header.stripe;
+        if stripe.start < self.header.keys.start || stripe.end() > self.header.keys.end() {
+            return Err(TransferError::Outside { stripe, keys: self.header.keys });
+        }
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = progress.claimed.range(..=stripe.start).next_back();
+        let after = progress.claimed.range(stripe.start..).next();
+        let overlaps = before.is_some_and(|(&start, &end)| end > stripe.start || start == stripe.start)
+            || after.is_some_and(|(&start, _)| start < stripe.end());
+        let over_count = progress.claimed.len() >= self.header.stripe_count as usize;
+        if overlaps || over_count {
+            return Err(TransferError::Repeated { stripe });
+        }
+        progress.claimed.insert(stripe.start, stripe.end());
+        Ok(())
+    }
+
+    /// Counts a stripe that was read; says whether it was the last.
+    fn read(&self, stripe: KeyRange) -> Result<bool, TransferError> {
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.stripes_read += 1;
+        progress.keys_read += stripe.len;
+        if progress.stripes_read < self.header.stripe_count {
+            return Ok(false);
+        }
+        match self.header.keys.len - progress.keys_read {
+            0 => Ok(true),
+            missing => Err(TransferError::Incomplete { missing }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slackline_core::ids::{BatchIndex, Clock, Incarnation, Sequence, ShardId, Version, WorkerId};
+    use slackline_core::wire::{Dtype, TransferKind};
+
+    use super::*;
+
+    fn header(stripe_count: u32, stripe: (u64, u64)) -> TransferHeader {
+        TransferHeader {
+            kind: TransferKind::Push,
+            dtype: Dtype::F32,
+            shard: ShardId(1),
+            worker: WorkerId(2),
+            incarnation: Incarnation(3),
+            sequence: Sequence(4),
+            clock: Clock(5),
+            version: Version(6),
+            batch: BatchIndex(7),
+            lead: 0,
+            samples: 32,
+            stripe_count,
+            keys: KeyRange::new(100, 30),
+            stripe: KeyRange::new(stripe.0, stripe.1),
+            held_us: 0,
+        }
+    }
+
+    fn gather(stripe_count: u32) -> Gather {
+        Gather::new(&header(stripe_count, (100, 10)), vec![0.0; 30]).unwrap()
+    }
+
+    fn claimed(gather: &Gather, stripe: (u64, u64)) -> Result<(), TransferError> {
+        gather.claim(&header(gather.header.stripe_count, stripe))
+    }
+
+    #[test]
+    fn stripes_in_any_order_complete_the_transfer() {
+        let gather = gather(3);
+        for stripe in [(120, 10), (100, 10), (110, 10)] {
+            claimed(&gather, stripe).unwrap();
+        }
+        assert_eq!(gather.read(KeyRange::new(110, 10)), Ok(false));
+        assert_eq!(gather.read(KeyRange::new(100, 10)), Ok(false));
+        assert_eq!(gather.read(KeyRange::new(120, 10)), Ok(true));
+    }
+
+    #[test]
+    fn a_stripe_that_overlaps_another_is_refused() {
+        for second in [(110, 10), (105, 10), (115, 1), (119, 11), (100, 30), (110, 0)] {
+            let gather = gather(3);
+            claimed(&gather, (110, 10)).unwrap();
+            let stripe = KeyRange::new(second.0, second.1);
+            assert_eq!(claimed(&gather, second), Err(TransferError::Repeated { stripe }), "{second:?}");
+        }
+    }
+
+    #[test]
+    fn more_stripes_than_announced_are_refused() {
+        let gather = gather(2);
+        claimed(&gather, (100, 1)).unwrap();
+        claimed(&gather, (101, 1)).unwrap();
+        assert!(matches!(claimed(&gather, (102, 1)), Err(TransferError::Repeated { .. })));
+    }
+
+    #[test]
+    fn a_gap_after_the_last_stripe_is_an_error() {
+        let gather = gather(2);
+        claimed(&gather, (100, 10)).unwrap();
+        claimed(&gather, (120, 10)).unwrap();
+        assert_eq!(gather.read(KeyRange::new(100, 10)), Ok(false));
+        assert_eq!(gather.read(KeyRange::new(120, 10)), Err(TransferError::Incomplete { missing: 10 }));
+    }
+
+    #[test]
+    fn a_stripe_outside_or_with_another_header_is_refused() {
+        let gather = gather(3);
+        assert!(matches!(claimed(&gather, (95, 10)), Err(TransferError::Outside { .. })));
+        assert!(matches!(claimed(&gather, (125, 10)), Err(TransferError::Outside { .. })));
+        let other = TransferHeader { sequence: Sequence(5), ..header(3, (100, 10)) };
+        assert_eq!(gather.claim(&other), Err(TransferError::OtherHeader));
+        assert_eq!(gather.claim(&header(2, (100, 10))), Err(TransferError::OtherHeader));
+    }
+
+    #[test]
+    fn a_buffer_of_another_length_is_refused() {
+        let failure = Gather::new(&header(1, (100, 10)), vec![0.0; 29]).unwrap_err();
+        assert_eq!(failure, TransferError::OtherLength { keys: 30, values: 29 });
+    }
+}

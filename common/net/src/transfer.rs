@@ -1,0 +1,287 @@
+//! Values over QUIC: a header, then raw f32, a stream for each stripe, no copy on the way out and one on the way in.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use quinn::{ReadExactError, RecvStream, SendStream, VarInt};
+use slackline_core::ids::KeyRange;
+use slackline_core::wire::{HEADER_BYTES, TransferHeader, WireError, stripes};
+use tokio::task::JoinSet;
+
+use crate::connection::Connection;
+use crate::error::{ConnectionError, TransferError};
+use crate::settings::Settings;
+
+/// The code of a stream that its sender gives up.
+const ABANDONED: VarInt = VarInt::from_u32(1);
+
+/// Pieces of a stream that are taken at once. Each is one datagram's worth.
+const PIECES: usize = 32;
+
+/// Values that are never changed again, shared without copying: by the streams that send them, and by all who read a version.
+#[derive(Clone)]
+pub struct SharedValues {
+    values: Arc<Vec<f32>>,
+    part: Range<usize>,
+}
+
+impl fmt::Debug for SharedValues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SharedValues").field(&self.part).finish()
+    }
+}
+
+impl From<Vec<f32>> for SharedValues {
+    fn from(values: Vec<f32>) -> Self {
+        let part = 0..values.len();
+        Self { values: Arc::new(values), part }
+    }
+}
+
+impl From<Arc<Vec<f32>>> for SharedValues {
+    fn from(values: Arc<Vec<f32>>) -> Self {
+        let part = 0..values.len();
+        Self { values, part }
+    }
+}
+
+impl AsRef<[f32]> for SharedValues {
+    fn as_ref(&self) -> &[f32] {
+        &self.values[self.part.clone()]
+    }
+}
+
+impl SharedValues {
+    /// Number of values.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.part.end - self.part.start
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A part of these values, cut to those that exist.
+    #[must_use]
+    pub fn slice(&self, part: Range<usize>) -> Self {
+        let start = part.start.min(self.len());
+        let end = part.end.clamp(start, self.len());
+        Self { values: self.values.clone(), part: self.part.start + start..self.part.start + end }
+    }
+
+    /// The whole buffer, to be written again, if nothing shares it any more. QUIC does until the peer has acknowledged it.
+    ///
+    /// # Errors
+    /// The values themselves, when they are still shared.
+    pub fn try_reclaim(self) -> Result<Vec<f32>, Self> {
+        let part = self.part;
+        Arc::try_unwrap(self.values).map_err(|values| Self { values, part })
+    }
+
+    fn to_bytes(&self) -> Bytes {
+        struct Owner(SharedValues);
+        impl AsRef<[u8]> for Owner {
+            fn as_ref(&self) -> &[u8] {
+                bytemuck::cast_slice(self.0.as_ref())
+            }
+        }
+        Bytes::from_owner(Owner(self.clone()))
+    }
+}
+
+/// Sends `values` as the keys of `header`, cut into stripes; the header's own stripe fields are filled in. Returns once QUIC has
+/// taken all: whether they arrived is for the peer to say in a message. Dropped or failed half-way, its streams are abandoned.
+///
+/// # Errors
+/// The connection ended, the peer refused a stream, or there are not as many values as keys.
+pub async fn send(
+    connection: &Connection,
+    header: TransferHeader,
+    values: &SharedValues,
+    settings: &Settings,
+) -> Result<(), TransferError> {
+    if values.len() as u64 != header.keys.len {
+        return Err(TransferError::OtherLength { keys: header.keys.len, values: values.len() as u64 });
+    }
+    let cuts = stripes(header.keys, settings.stripe_bytes / 4, settings.streams);
+    let header = TransferHeader { stripe_count: cuts.len() as u32, ..header };
+    let bytes = values.to_bytes();
+    let mut sending = JoinSet::new();
+    for stripe in cuts {
+        let first = (stripe.start - header.keys.start) as usize * 4;
+        let payload = bytes.slice(first..first + stripe.len as usize * 4);
+        sending.spawn(send_stripe(connection.clone(), header.with_stripe(stripe), payload));
+    }
+    while let Some(ended) = sending.join_next().await {
+        // On the first error the other streams are dropped with the set, and so abandoned.
+        ended.map_err(|_| TransferError::Stopped)??;
+    }
+    Ok(())
+}
+
+async fn send_stripe(
+    connection: Connection,
+    header: TransferHeader,
+    payload: Bytes,
+) -> Result<(), TransferError> {
+    let stream = connection.quic().open_uni().await.map_err(ConnectionError::from)?;
+    let mut sending = Sending { stream, complete: false };
+    let header = Bytes::copy_from_slice(&header.to_bytes());
+    sending.stream.write_all_chunks(&mut [header, payload]).await.map_err(ConnectionError::from)?;
+    sending.complete = true;
+    // An error would mean that the stream has ended before, which `write_all_chunks` has just disproved.
+    let _ = sending.stream.finish();
+    Ok(())
+}
+
+/// A stream that is abandoned unless all was written: quinn alone would finish it, and a part would look like the whole.
+struct Sending {
+    stream: SendStream,
+    complete: bool,
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        if !self.complete {
+            // It fails only on a stream that the peer has stopped already.
+            let _ = self.stream.reset(ABANDONED);
+        }
+    }
+}
+
+/// Waits for the next stripe. May be dropped and called again without loss; reading the header is a step of its own
+/// ([`Opening::header`], best in a task of its own), so that a header which is late holds up no other stripe.
+///
+/// # Errors
+/// The connection has ended.
+pub async fn accept(connection: &Connection) -> Result<Opening, ConnectionError> {
+    let stream = connection.quic().accept_uni().await?;
+    Ok(Opening { stream })
+}
+
+/// A stripe that is beginning.
+#[derive(Debug)]
+pub struct Opening {
+    stream: RecvStream,
+}
+
+impl Opening {
+    /// Reads the header: a fixed number of bytes, whatever they say.
+    ///
+    /// # Errors
+    /// The bytes are no header, or the stream ended.
+    pub async fn header(mut self) -> Result<Arriving, TransferError> {
+        let mut bytes = [0; HEADER_BYTES];
+        match self.stream.read_exact(&mut bytes).await {
+            Ok(()) => Ok(Arriving { header: TransferHeader::from_bytes(&bytes)?, stream: self.stream }),
+            Err(ReadExactError::FinishedEarly(_)) => Err(WireError::NotATransfer.into()),
+            Err(ReadExactError::ReadError(error)) => Err(ConnectionError::from(error).into()),
+        }
+    }
+}
+
+/// A stripe whose header is known. Dropped unread, its stream is stopped.
+#[derive(Debug)]
+pub struct Arriving {
+    header: TransferHeader,
+    stream: RecvStream,
+}
+
+impl Arriving {
+    /// What arrives.
+    #[must_use]
+    pub const fn header(&self) -> &TransferHeader {
+        &self.header
+    }
+
+    /// Reads the values to their place in `destination`. What the header says is believed only as far as the destination reaches.
+    ///
+    /// # Errors
+    /// The stripe lies outside of the destination, has fewer or more bytes than its header says, or the stream ended.
+    pub async fn read_into(mut self, destination: &Destination) -> Result<(), TransferError> {
+        let mut at = destination.place(self.header.stripe)?;
+        let announced = self.header.payload_bytes();
+        let mut left = announced;
+        // In order: quinn then bounds how many gaps it remembers, which it does not for unordered reads.
+        let mut pieces = [const { Bytes::new() }; PIECES];
+        while let Some(count) = self.stream.read_chunks(&mut pieces).await.map_err(ConnectionError::from)? {
+            let arrived = &mut pieces[..count];
+            let length: u64 = arrived.iter().map(|piece| piece.len() as u64).sum();
+            left = left.checked_sub(length).ok_or(TransferError::TooMany { announced })?;
+            destination.copy(at, arrived);
+            at += length as usize;
+            // The pieces hold whole datagrams in memory: they go back before the next wait.
+            arrived.fill(Bytes::new());
+        }
+        if left > 0 {
+            return Err(TransferError::TooFew { announced, received: announced - left });
+        }
+        Ok(())
+    }
+}
+
+/// The buffer that stripes are read into, with the keys it is for. Clones are the same buffer.
+///
+/// It exists by its owner's decision alone: no header makes one. It is behind a lock, since several streams write to parts of it
+/// that only their headers tell apart; they run on the one network thread, so nobody ever waits for it.
+#[derive(Clone)]
+pub struct Destination {
+    keys: KeyRange,
+    values: Arc<Mutex<Vec<f32>>>,
+}
+
+impl fmt::Debug for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Destination").field(&self.keys).finish()
+    }
+}
+
+impl Destination {
+    /// A destination for `keys` in `values`, whose contents are overwritten.
+    ///
+    /// # Errors
+    /// [`TransferError::OtherLength`] when there are not as many values as keys.
+    pub fn new(keys: KeyRange, values: Vec<f32>) -> Result<Self, TransferError> {
+        if values.len() as u64 != keys.len {
+            return Err(TransferError::OtherLength { keys: keys.len, values: values.len() as u64 });
+        }
+        Ok(Self { keys, values: Arc::new(Mutex::new(values)) })
+    }
+
+    /// The keys it is for.
+    #[must_use]
+    pub const fn keys(&self) -> KeyRange {
+        self.keys
+    }
+
+    /// Takes the buffer out; stripes that are still being read then go nowhere.
+    #[must_use]
+    pub fn take(&self) -> Vec<f32> {
+        std::mem::take(&mut self.values.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The byte at which a stripe begins.
+    fn place(&self, stripe: KeyRange) -> Result<usize, TransferError> {
+        if stripe.start < self.keys.start || stripe.end() > self.keys.end() {
+            return Err(TransferError::Outside { stripe, keys: self.keys });
+        }
+        Ok((stripe.start - self.keys.start) as usize * 4)
+    }
+
+    fn copy(&self, mut at: usize, pieces: &[Bytes]) {
+        let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
+        for piece in pieces {
+            // There is no place when the owner has taken the buffer: then nobody wants the values.
+            if let Some(place) = bytes.get_mut(at..at + piece.len()) {
+                place.copy_from_slice(piece);
+            }
+            at += piece.len();
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Transfers of values, whole and damaged.
+#![allow(clippy::unwrap_used)]
+
+mod pair;
+
+use pair::{Pair, pair, push, settings};
+use slackline_core::ids::KeyRange;
+use slackline_core::wire::{TransferHeader, WireError};
+use slackline_net::{
+    Arriving, Connection, ConnectionError, Destination, Gather, Settings, SharedValues, TransferError,
+    transfer,
+};
+
+/// Every bit pattern there is, NaNs included: a transfer must not look at values.
+fn values(count: usize) -> Vec<f32> {
+    (0..count as u32).map(|index| f32::from_bits(index.wrapping_mul(2_654_435_761))).collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+async fn next(connection: &Connection) -> Arriving {
+    transfer::accept(connection).await.unwrap().header().await.unwrap()
+}
+
+/// Receives one transfer whole; says how many stripes it had.
+async fn gather(connection: &Connection) -> (Vec<f32>, u32) {
+    let first = next(connection).await;
+    let count = first.header().stripe_count;
+    let buffer = vec![f32::NAN; first.header().keys.len as usize];
+    let gather = Gather::new(first.header(), buffer).unwrap();
+    let mut reading = tokio::task::JoinSet::new();
+    let whole = gather.clone();
+    reading.spawn(async move { whole.receive(first).await });
+    for _ in 1..count {
+        let (whole, stripe) = (gather.clone(), next(connection).await);
+        reading.spawn(async move { whole.receive(stripe).await });
+    }
+    let mut complete = 0;
+    while let Some(ended) = reading.join_next().await {
+        complete += u32::from(ended.unwrap().unwrap());
+    }
+    assert_eq!(complete, 1);
+    (gather.take(), count)
+}
+
+async fn arrives_bit_equal(count: usize, streams: u32, stripe_bytes: u64, expected_stripes: u32) {
+    let settings = Settings { streams, stripe_bytes, ..settings() };
+    let Pair { listener: _l, connector: _c, server, worker } = pair(&settings).await;
+    let sent = SharedValues::from(values(count + 10));
+    let part = sent.slice(10..count + 10);
+    let header = push(KeyRange::new(1000, count as u64));
+    let (outcome, (received, stripes)) = tokio::join!(
+        transfer::send(&worker.connection, header, &part, &settings),
+        gather(&server.connection)
+    );
+    outcome.unwrap();
+    assert_eq!(stripes, expected_stripes);
+    assert!(bits(&received) == bits(part.as_ref()), "{count} values over {streams} streams");
+}
+
+#[tokio::test]
+async fn no_value_at_all_arrives() {
+    arrives_bit_equal(0, 4, 1 << 20, 1).await;
+}
+
+#[tokio::test]
+async fn one_value_arrives() {
+    arrives_bit_equal(1, 4, 4, 1).await;
+}
+
+#[tokio::test]
+async fn five_million_values_arrive_bit_equal_on_one_stream() {
+    arrives_bit_equal(5_000_000, 1, 1 << 20, 1).await;
+}
+
+#[tokio::test]
+async fn five_million_values_arrive_bit_equal_on_three_streams() {
+    arrives_bit_equal(5_000_000, 3, 1 << 20, 3).await;
+}
+
+#[tokio::test]
+async fn five_million_values_arrive_bit_equal_on_four_streams() {
+    arrives_bit_equal(5_000_000, 4, 1 << 20, 4).await;
+}
+
+#[tokio::test]
+async fn a_server_can_send_too_and_many_streams_wait_their_turn() {
+    let settings = Settings { streams: 64, stripe_bytes: 4096, ..settings() };
+    let Pair { listener: _l, connector: _c, server, worker } = pair(&settings).await;
+    let sent = SharedValues::from(values(100_000));
+    for _ in 0..10 {
+        let header = push(KeyRange::new(0, 100_000));
+        let (outcome, (received, stripes)) = tokio::join!(
+            transfer::send(&server.connection, header, &sent, &settings),
+            gather(&worker.connection)
+        );
+        outcome.unwrap();
+        assert_eq!(stripes, 64);
+        assert!(bits(&received) == bits(sent.as_ref()));
+    }
+}
+
+#[tokio::test]
+async fn a_window_under_a_datagram_does_not_stall_a_transfer() {
+    let narrow = Settings { initial_window_bytes: 1, ..settings() };
+    let Pair { listener: _l, connector: _c, server, worker } = pair(&narrow).await;
+    assert!(worker.connection.datagram_bytes() > 60_000);
+    let sent = SharedValues::from(values(1_000_000));
+    let header = push(KeyRange::new(0, 1_000_000));
+    let (outcome, (received, _)) =
+        tokio::join!(transfer::send(&worker.connection, header, &sent, &narrow), gather(&server.connection));
+    outcome.unwrap();
+    assert!(bits(&received) == bits(sent.as_ref()));
+}
+
+#[tokio::test]
+async fn a_fixed_datagram_size_is_kept() {
+    let settings = Settings { datagram_bytes: Some(1400), ..settings() };
+    let Pair { listener: _l, connector: _c, server, worker } = pair(&settings).await;
+    let sent = SharedValues::from(values(300_000));
+    let header = push(KeyRange::new(0, 300_000));
+    let (outcome, (received, _)) = tokio::join!(
+        transfer::send(&worker.connection, header, &sent, &settings),
+        gather(&server.connection)
+    );
+    outcome.unwrap();
+    assert!(bits(&received) == bits(sent.as_ref()));
+    assert_eq!(worker.connection.datagram_bytes(), 1400);
+}
+
+#[tokio::test]
+async fn the_buffer_comes_back_once_the_peer_has_the_values() {
+    let Pair { listener: _l, connector: _c, mut server, mut worker } = pair(&settings()).await;
+    let mut sent = SharedValues::from(values(1000));
+    let header = push(KeyRange::new(0, 1000));
+    transfer::send(&worker.connection, header, &sent, &settings()).await.unwrap();
+    gather(&server.connection).await;
+    // Acknowledgements travel with whatever else is sent: messages to and fro until they are there.
+    let buffer = loop {
+        match sent.try_reclaim() {
+            Ok(buffer) => break buffer,
+            Err(shared) => sent = shared,
+        }
+        worker.sender.send(&slackline_core::wire::ToServer::Renew).await.unwrap();
+        server.receiver.receive::<slackline_core::wire::ToServer>().await.unwrap();
+        server.sender.send(&slackline_core::wire::ToPeer::Goodbye).await.unwrap();
+        worker.receiver.receive::<slackline_core::wire::ToPeer>().await.unwrap();
+    };
+    assert_eq!(buffer.len(), 1000);
+}
+
+#[tokio::test]
+async fn values_that_do_not_fit_the_keys_are_not_sent() {
+    let Pair { listener: _l, connector: _c, server: _s, worker } = pair(&settings()).await;
+    let sent = SharedValues::from(values(9));
+    let outcome = transfer::send(&worker.connection, push(KeyRange::new(0, 10)), &sent, &settings()).await;
+    assert_eq!(outcome, Err(TransferError::OtherLength { keys: 10, values: 9 }));
+}
+
+/// What a hostile or broken peer writes to a stream: any bytes at all.
+mod hostile {
+    use std::sync::Arc;
+
+    use quinn::crypto::rustls::QuicClientConfig;
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    use slackline_core::wire::ALPN;
+    use slackline_net::{Connection, Listener};
+    use tempfile::TempDir;
+
+    use super::pair::{key_directory, listener, settings};
+
+    pub(crate) struct Hostile {
+        pub(crate) quic: quinn::Connection,
+        pub(crate) server: Connection,
+        _kept: (quinn::Endpoint, Listener, TempDir),
+    }
+
+    fn config(keys: &TempDir) -> quinn::ClientConfig {
+        let file = |name: &str| keys.path().join(name);
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(file("ca.pem")).unwrap()).unwrap();
+        let chain = vec![CertificateDer::from_pem_file(file("worker.pem")).unwrap()];
+        let key = PrivateKeyDer::from_pem_file(file("worker.key")).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, key)
+            .unwrap();
+        tls.alpn_protocols = vec![ALPN.to_vec()];
+        quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()))
+    }
+
+    pub(crate) async fn hostile() -> Hostile {
+        let keys = key_directory();
+        let listener = listener(&keys, "127.0.0.1:0", &settings());
+        let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+        let connecting =
+            endpoint.connect_with(config(&keys), listener.local_address(), "server.slackline").unwrap();
+        let (quic, server) =
+            tokio::join!(connecting, async { listener.accept().await.unwrap().complete().await.unwrap() });
+        Hostile { quic: quic.unwrap(), server, _kept: (endpoint, listener, keys) }
+    }
+
+    impl Hostile {
+        pub(crate) async fn write(&self, bytes: &[u8]) -> quinn::SendStream {
+            let mut stream = self.quic.open_uni().await.unwrap();
+            stream.write_all(bytes).await.unwrap();
+            stream
+        }
+    }
+}
+
+use hostile::hostile;
+
+fn bytes(header: &TransferHeader, payload: usize) -> Vec<u8> {
+    let mut bytes = header.to_bytes().to_vec();
+    bytes.resize(bytes.len() + payload, 7);
+    bytes
+}
+
+#[tokio::test]
+async fn a_lying_header_gets_no_memory() {
+    let hostile = hostile().await;
+    let claimed = KeyRange::new(0, 1 << 39);
+    let _stream = hostile.write(&bytes(&push(claimed), 100)).await;
+    let arriving = next(&hostile.server).await;
+    assert_eq!(arriving.header().keys, claimed);
+    let mine = KeyRange::new(0, 1000);
+    let destination = Destination::new(mine, vec![0.0; 1000]).unwrap();
+    let outcome = arriving.read_into(&destination).await;
+    assert_eq!(outcome, Err(TransferError::Outside { stripe: claimed, keys: mine }));
+    assert!(destination.take().iter().all(|&value| value == 0.0));
+}
+
+#[tokio::test]
+async fn a_stripe_with_too_few_or_too_many_bytes_is_refused() {
+    let hostile = hostile().await;
+    let keys = KeyRange::new(0, 1000);
+    let announced = 4000;
+    for (payload, expected) in [
+        (0, TransferError::TooFew { announced, received: 0 }),
+        (3999, TransferError::TooFew { announced, received: 3999 }),
+        (4001, TransferError::TooMany { announced }),
+        (900_000, TransferError::TooMany { announced }),
+    ] {
+        let mut stream = hostile.write(&bytes(&push(keys), payload)).await;
+        stream.finish().unwrap();
+        let destination = Destination::new(keys, vec![0.0; 1000]).unwrap();
+        assert_eq!(next(&hostile.server).await.read_into(&destination).await, Err(expected));
+    }
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_transfer_end_that_stream_only() {
+    let hostile = hostile().await;
+    for junk in [&b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"[..], &[0; 120], &[0xff; 500]] {
+        let mut stream = hostile.write(junk).await;
+        stream.finish().unwrap();
+        let outcome = transfer::accept(&hostile.server).await.unwrap().header().await;
+        assert_eq!(outcome.unwrap_err(), TransferError::Wire(WireError::NotATransfer));
+    }
+    let mut stream = hostile.write(&bytes(&push(KeyRange::new(0, 1)), 4)).await;
+    stream.finish().unwrap();
+    let (received, _) = gather(&hostile.server).await;
+    assert_eq!(received.len(), 1);
+}
+
+#[tokio::test]
+async fn a_stream_that_is_given_up_is_an_error() {
+    let hostile = hostile().await;
+    let mut stream = hostile.write(&bytes(&push(KeyRange::new(0, 1000)), 400)).await;
+    let arriving = next(&hostile.server).await;
+    stream.reset(1u32.into()).unwrap();
+    let destination = Destination::new(KeyRange::new(0, 1000), vec![0.0; 1000]).unwrap();
+    let outcome = arriving.read_into(&destination).await;
+    assert_eq!(outcome, Err(TransferError::Connection(ConnectionError::StreamAbandoned)));
+}
+
+#[tokio::test]
+async fn a_send_that_is_dropped_half_way_never_looks_whole() {
+    let narrow = Settings { send_window_bytes: 100_000, streams: 2, ..settings() };
+    let Pair { listener: _l, connector: _c, server, worker } = pair(&narrow).await;
+    let header = push(KeyRange::new(0, 5_000_000));
+    let sending = {
+        let connection = worker.connection.clone();
+        tokio::spawn(async move {
+            transfer::send(&connection, header, &SharedValues::from(values(5_000_000)), &narrow).await
+        })
+    };
+    let arriving = next(&server.connection).await;
+    sending.abort();
+    let destination = Destination::new(header.keys, vec![0.0; 5_000_000]).unwrap();
+    let outcome = arriving.read_into(&destination).await;
+    assert_eq!(outcome, Err(TransferError::Connection(ConnectionError::StreamAbandoned)));
+}

@@ -1,0 +1,87 @@
+//! What the worker asks of the shell.
+
+use slackline_core::ids::{BatchIndex, Sequence, ServerId, ShardId};
+use slackline_core::wire::{ToServer, TransferHeader};
+
+use crate::error::WorkerError;
+use crate::notice::Notice;
+
+/// Something to do. Effects are performed in the order they are given.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Open a connection; answered by `Connected` or `ConnectFailed`.
+    Connect {
+        /// To which server.
+        server: ServerId,
+    },
+    /// Close the connection, or give up the attempt, and deliver nothing more of it.
+    Disconnect {
+        /// To which server.
+        server: ServerId,
+    },
+    /// Send a control message.
+    Send {
+        /// To which server.
+        server: ServerId,
+        /// What to say.
+        message: ToServer,
+    },
+    /// The answer to this pull goes to the shard's keys in the training buffer, or in the evaluation buffer
+    /// if it is a snapshot. It replaces an earlier number for the same shard and buffer: what still arrives
+    /// for that one is thrown away.
+    ExpectValues {
+        /// From which server.
+        server: ServerId,
+        /// Of which shard.
+        shard: ShardId,
+        /// The number of the pull.
+        request: u64,
+        /// Whether it is for an evaluation.
+        snapshot: bool,
+    },
+    /// Send the shard's part of the gradient with number `header.sequence`; the shell cuts it into stripes.
+    /// It can come again after a reconnection, until the gradient is released.
+    SendPush {
+        /// To which server.
+        server: ServerId,
+        /// The facts, written as one stripe.
+        header: TransferHeader,
+    },
+    /// Send the initial values of a shard.
+    SendInitial {
+        /// To which server.
+        server: ServerId,
+        /// The facts, written as one stripe.
+        header: TransferHeader,
+    },
+    /// Read a batch into memory, beside the one that is being computed with; answered by `BatchLoaded`.
+    LoadBatch {
+        /// Which.
+        batch: BatchIndex,
+    },
+    /// Compute the gradient of a loaded batch on the training buffer; answered by `GradientReady`. Neither
+    /// the buffer nor the batch is asked for again before that.
+    Compute {
+        /// Number of the push that the gradient will be.
+        sequence: Sequence,
+        /// Which batch.
+        batch: BatchIndex,
+    },
+    /// This gradient is not needed any more. At most two are kept at once.
+    ReleaseGradient {
+        /// Its number.
+        sequence: Sequence,
+    },
+    /// Measure the values in the evaluation buffer on the held-out examples, beside the training; answered by
+    /// `EvaluationReady`. One at a time.
+    Evaluate {
+        /// Samples that the run had handed out.
+        at_samples: u64,
+        /// Whether these are the final values of the run.
+        last: bool,
+    },
+    /// Something that the user should know.
+    Notice(Notice),
+    /// The worker has ended. Nothing follows.
+    Exit(Result<(), WorkerError>),
+}

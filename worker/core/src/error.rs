@@ -1,0 +1,101 @@
+//! Why a worker ends without finishing its work.
+
+use std::time::Duration;
+
+use slackline_core::ids::{Clock, ServerId, ShardId, WorkerId};
+use slackline_core::wire::{PROTOCOL, RefusalCode};
+
+/// A reason to give up; every message names the server and what to look at.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WorkerError {
+    /// A server was looked for and not found.
+    #[error(
+        "{server} was not reached for {} s ({reason}); \
+         look whether it runs and whether entry {} of cluster.addresses is its address",
+        .waited.as_secs(),
+        .server.0
+    )]
+    Unreachable {
+        /// Which server.
+        server: ServerId,
+        /// How long it was looked for.
+        waited: Duration,
+        /// What the last attempt failed with.
+        reason: String,
+    },
+    /// A connection was refused for good.
+    #[error("{server} cannot be connected to: {reason}")]
+    Connect {
+        /// Which server.
+        server: ServerId,
+        /// Why.
+        reason: String,
+    },
+    /// A server speaks another protocol.
+    #[error(
+        "{server} speaks protocol {theirs}, this worker {PROTOCOL}; use the same program on both machines"
+    )]
+    Protocol {
+        /// Which server.
+        server: ServerId,
+        /// What it speaks.
+        theirs: u32,
+    },
+    /// Another server answered at an address.
+    #[error("{server} was called and {answered} answered; put cluster.addresses in the order of the servers")]
+    WrongServer {
+        /// Which was called.
+        server: ServerId,
+        /// Which answered.
+        answered: ServerId,
+    },
+    /// A server came back as a new process.
+    #[error("{server} was restarted and has no state; start the run again")]
+    Restarted {
+        /// Which server.
+        server: ServerId,
+    },
+    /// A server will not go on with this worker.
+    #[error("{server} refused ({code:?}): {text}")]
+    Refused {
+        /// Which server.
+        server: ServerId,
+        /// Who must act.
+        code: RefusalCode,
+        /// The server's words, without control characters.
+        text: String,
+    },
+    /// A server could not take a push.
+    #[error(
+        "{server} could not take a push for {shard}: {what}; worker and server do not agree, look at both logs"
+    )]
+    PushRefused {
+        /// Which server.
+        server: ServerId,
+        /// For which shard.
+        shard: ShardId,
+        /// What was wrong.
+        what: &'static str,
+    },
+    /// A gradient was not finite, and the configuration says to stop for that.
+    #[error(
+        "{worker} computed a gradient at {clock} that is not finite (key {key}); \
+         lower optimizer.rate, or set consistency.on_bad_gradient = \"drop\""
+    )]
+    BadGradient {
+        /// Which worker.
+        worker: WorkerId,
+        /// Iterations it had completed.
+        clock: Clock,
+        /// First key whose value is not finite.
+        key: u64,
+    },
+    /// A server sent what it must not send.
+    #[error("{server} sent {what}, which has no place here; the programs may be of different versions")]
+    OutOfPlace {
+        /// Which server.
+        server: ServerId,
+        /// What it sent.
+        what: &'static str,
+    },
+}

@@ -1,0 +1,153 @@
+//! Measuring a snapshot: beside the training, or of the final values.
+
+use std::collections::BTreeMap;
+
+use slackline_core::ids::{KeyRange, ServerId, ShardId};
+use slackline_core::wire::{Evaluated, Pull, PullKind, Served, ToServer};
+
+use crate::effect::Effect;
+use crate::iteration::OpenPull;
+use crate::worker::{COORDINATOR, Worker};
+
+/// The one evaluation that can be under way.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Evaluation {
+    /// None is.
+    #[default]
+    Free,
+    /// Its values are pulled.
+    Pulling {
+        /// Samples that the run had handed out.
+        at_samples: u64,
+        /// Whether these are the final values.
+        last: bool,
+        /// The shards' values.
+        pulls: BTreeMap<ShardId, OpenPull>,
+    },
+    /// The shell measures.
+    Measuring {
+        /// Samples that the run had handed out.
+        at_samples: u64,
+        /// Whether these are the final values.
+        last: bool,
+    },
+    /// The shell measures, and nobody wants the result: the lease ran out meanwhile.
+    Forgotten,
+}
+
+impl Evaluation {
+    /// Whether another one can begin.
+    pub(crate) const fn is_free(&self) -> bool {
+        matches!(self, Self::Free)
+    }
+
+    /// Whether no result is to come that somebody wants.
+    pub(crate) const fn is_over(&self) -> bool {
+        matches!(self, Self::Free | Self::Forgotten)
+    }
+
+    /// Whether the worker does nothing else meanwhile.
+    pub(crate) const fn is_blocking(&self) -> bool {
+        matches!(self, Self::Pulling { last: true, .. } | Self::Measuring { last: true, .. })
+    }
+}
+
+impl Worker {
+    /// Pulls a snapshot of every shard. The caller knows that no evaluation is under way.
+    pub(crate) fn begin_evaluation(&mut self, at_samples: u64, last: bool, effects: &mut Vec<Effect>) {
+        let pull = OpenPull { request: 0, since: self.now, served: None };
+        let pulls = self.shards.keys().map(|shard| (*shard, pull)).collect();
+        self.evaluation = Evaluation::Pulling { at_samples, last, pulls };
+        for server in self.servers() {
+            self.resume_snapshots(server, effects);
+        }
+        self.measure_if_complete(effects);
+    }
+
+    /// Sends the snapshot pulls that one server has not answered, if it is registered.
+    pub(crate) fn resume_snapshots(&mut self, server: ServerId, effects: &mut Vec<Effect>) {
+        if !self.is_registered(server) {
+            return;
+        }
+        let Evaluation::Pulling { pulls, .. } = &mut self.evaluation else { return };
+        let mut sends = Vec::new();
+        for (shard, pull) in pulls {
+            let is_here = self.shards.get(shard).is_some_and(|(owner, _)| *owner == server);
+            if is_here && pull.served.is_none() {
+                self.request_last += 1;
+                pull.request = self.request_last;
+                let request = pull.request;
+                effects.push(Effect::ExpectValues { server, shard: *shard, request, snapshot: true });
+                sends.push(Pull { shard: *shard, request, kind: PullKind::Snapshot });
+            }
+        }
+        for pull in sends {
+            self.send(server, ToServer::Pull(pull), effects);
+        }
+    }
+
+    /// Values have arrived that are not for training.
+    pub(crate) fn on_snapshot(
+        &mut self,
+        shard: ShardId,
+        request: u64,
+        (served, keys): (Served, KeyRange),
+        effects: &mut Vec<Effect>,
+    ) {
+        let Evaluation::Pulling { pulls, .. } = &mut self.evaluation else { return };
+        if let Some(pull) = pulls.get_mut(&shard)
+            && pull.request == request
+            && pull.served.is_none()
+        {
+            pull.served = Some(served);
+            self.record.counts().bytes_pulled += 4 * keys.len;
+            self.measure_if_complete(effects);
+        }
+    }
+
+    fn measure_if_complete(&mut self, effects: &mut Vec<Effect>) {
+        if let Evaluation::Pulling { at_samples, last, pulls } = &self.evaluation
+            && pulls.values().all(|pull| pull.served.is_some())
+        {
+            let (at_samples, last) = (*at_samples, *last);
+            effects.push(Effect::Evaluate { at_samples, last });
+            self.evaluation = Evaluation::Measuring { at_samples, last };
+        }
+    }
+
+    /// The shell has measured.
+    pub(crate) fn on_evaluation(
+        &mut self,
+        at_samples: u64,
+        (loss, accuracy): (f64, f64),
+        effects: &mut Vec<Effect>,
+    ) {
+        match self.evaluation {
+            Evaluation::Measuring { at_samples: expected, last } if expected == at_samples => {
+                self.evaluation = Evaluation::Free;
+                let report = last.then(|| self.record.take(self.now, self.ledger.take()));
+                let evaluated = Evaluated { at_samples, loss, accuracy, report };
+                self.evaluated.push(evaluated.clone());
+                self.send(COORDINATOR, ToServer::Evaluated(evaluated), effects);
+            }
+            Evaluation::Forgotten => self.evaluation = Evaluation::Free,
+            _ => {}
+        }
+    }
+
+    /// After a loss: a result has no answer, so it is sent again until the next work shows that it was heard.
+    pub(crate) fn resume_evaluated(&mut self, effects: &mut Vec<Effect>) {
+        for evaluated in self.evaluated.clone() {
+            self.send(COORDINATOR, ToServer::Evaluated(evaluated), effects);
+        }
+    }
+
+    /// The worker joins anew; the coordinator has given the evaluation to another.
+    pub(crate) fn forget_evaluation(&mut self) {
+        self.evaluated.clear();
+        self.evaluation = match self.evaluation {
+            Evaluation::Measuring { .. } | Evaluation::Forgotten => Evaluation::Forgotten,
+            Evaluation::Free | Evaluation::Pulling { .. } => Evaluation::Free,
+        };
+    }
+}

@@ -1,0 +1,86 @@
+//! What the shell tells the worker.
+
+use slackline_core::ids::{BatchIndex, Sequence, ServerId, ShardId};
+use slackline_core::wire::{Served, ToPeer};
+
+/// Something that happened.
+///
+/// A connection's events end with its `Lost`, or with the [`Effect::Disconnect`](crate::Effect::Disconnect)
+/// that closed it: the shell delivers nothing of an older connection after that.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The connection that [`Effect::Connect`](crate::Effect::Connect) asked for stands.
+    Connected {
+        /// To which server.
+        server: ServerId,
+    },
+    /// It could not be made.
+    ConnectFailed {
+        /// To which server.
+        server: ServerId,
+        /// Why, in a line.
+        reason: String,
+        /// Trying again cannot help (a certificate that is not accepted).
+        fatal: bool,
+    },
+    /// A connection that stood is gone.
+    Lost {
+        /// To which server.
+        server: ServerId,
+    },
+    /// A control message arrived.
+    Message {
+        /// From which server.
+        server: ServerId,
+        /// What it says.
+        message: ToPeer,
+    },
+    /// All values of a pull have arrived and lie where [`Effect::ExpectValues`](crate::Effect::ExpectValues)
+    /// said.
+    ValuesArrived {
+        /// From which server.
+        server: ServerId,
+        /// Of which shard.
+        shard: ShardId,
+        /// The number of the pull.
+        request: u64,
+        /// Version, clock and hold, from the transfer's header.
+        served: Served,
+    },
+    /// A batch is in memory.
+    BatchLoaded {
+        /// Which.
+        batch: BatchIndex,
+    },
+    /// A gradient is computed; its buffer stays until
+    /// [`Effect::ReleaseGradient`](crate::Effect::ReleaseGradient).
+    GradientReady {
+        /// The number that [`Effect::Compute`](crate::Effect::Compute) gave.
+        sequence: Sequence,
+        /// Key of the first value that is not a finite number, if there is one.
+        bad_key: Option<u64>,
+        /// Mean loss over the batch.
+        loss: f64,
+        /// Samples of the batch.
+        samples: u32,
+    },
+    /// An evaluation is finished.
+    EvaluationReady {
+        /// The number that [`Effect::Evaluate`](crate::Effect::Evaluate) gave.
+        at_samples: u64,
+        /// Mean loss over the held-out examples.
+        loss: f64,
+        /// Share of them that were classified rightly.
+        accuracy: f64,
+    },
+    /// Time has passed: at the latest at [`Worker::next_deadline`](crate::Worker::next_deadline). The first
+    /// one starts the worker.
+    Tick {
+        /// Bytes of datagrams sent since the process began.
+        wire_sent: u64,
+        /// Bytes of datagrams received since the process began.
+        wire_received: u64,
+    },
+    /// The process was told to end. A second one ends it without waiting for the servers.
+    Interrupt,
+}

@@ -1,0 +1,49 @@
+//! What holds after every event, for tests and simulation.
+
+use crate::evaluation::Evaluation;
+use crate::iteration::Phase;
+use crate::worker::Worker;
+
+impl Worker {
+    /// Checks the worker's invariants.
+    ///
+    /// # Panics
+    /// With the invariant that does not hold.
+    pub fn check_invariants(&self) {
+        assert!(self.ledger.is_balanced(), "the shares of time are not the total");
+        if self.leaving.is_some() {
+            return;
+        }
+        let cycle = &self.cycle;
+        if let Some(iteration) = &cycle.iteration {
+            assert!(iteration.pulls.keys().eq(self.shards.keys()), "an iteration pulls every shard");
+            assert!(!self.finished, "a finished worker has no iteration");
+            let is_computing = !matches!(iteration.phase, Phase::Pulling);
+            assert_eq!(
+                is_computing,
+                iteration.has_values() && iteration.loaded,
+                "it computes when all is there, and not before"
+            );
+            assert!(cycle.forgotten.is_none(), "the buffers are free when an iteration begins");
+            let is_ready = matches!(iteration.phase, Phase::Ready(_));
+            assert!(!is_ready || cycle.pushing.is_some(), "a gradient is pushed as soon as it can be");
+            assert!(
+                !is_computing || iteration.has_asked || cycle.pushing.is_some(),
+                "work is asked for ahead"
+            );
+        }
+        if let Some(pushing) = &cycle.pushing {
+            assert!(!pushing.unanswered.is_empty(), "answered pushes are over");
+            assert!(pushing.unanswered.keys().all(|shard| self.shards.contains_key(shard)));
+            assert_eq!(pushing.sequence, cycle.sequence, "only the last push can lack answers");
+            assert!(!self.asking.has_result(), "a batch is reported before the next is pushed");
+            assert!(!self.finished, "a finished worker has no pushes");
+        }
+        assert!(self.asking.done.is_none() || self.asking.returned.is_none(), "a batch is done or returned");
+        let is_member = self.member.is_some();
+        assert!(is_member || (cycle.is_idle() && !self.asking.has_begun()), "only members work");
+        if let Evaluation::Pulling { pulls, .. } = &self.evaluation {
+            assert!(pulls.values().any(|pull| pull.served.is_none()), "a complete snapshot is measured");
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! One iteration: pull every shard, compute, hand over to the push.
+
+use std::collections::BTreeMap;
+
+use slackline_core::ids::{BatchIndex, Clock, Moment, Sequence, ServerId, ShardId, Version};
+use slackline_core::wire::{Pull, PullKind, Served, ToServer, Work};
+
+use crate::effect::Effect;
+use crate::error::WorkerError;
+use crate::ledger::Category;
+use crate::push::Pushing;
+use crate::worker::Worker;
+
+/// A pull, from its request to its values.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenPull {
+    /// Its number; zero while its server is not registered.
+    pub(crate) request: u64,
+    /// When it was first wanted.
+    pub(crate) since: Moment,
+    /// The facts of the answer.
+    pub(crate) served: Option<Served>,
+}
+
+/// A gradient that is computed and not pushed yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gradient {
+    pub(crate) bad_key: Option<u64>,
+    pub(crate) loss: f64,
+    pub(crate) samples: u32,
+}
+
+/// How far an iteration has come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Phase {
+    /// Values or the batch are missing.
+    Pulling,
+    /// The shell computes.
+    Computing,
+    /// The pushes before it still lack an answer.
+    Ready(Gradient),
+}
+
+/// The iteration that is not pushed yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Iteration {
+    pub(crate) batch: BatchIndex,
+    pub(crate) loaded: bool,
+    pub(crate) pulls: BTreeMap<ShardId, OpenPull>,
+    pub(crate) phase: Phase,
+    /// Whether the work after this one has been asked for.
+    pub(crate) has_asked: bool,
+}
+
+impl Iteration {
+    pub(crate) fn has_values(&self) -> bool {
+        self.pulls.values().all(|pull| pull.served.is_some())
+    }
+
+    pub(crate) fn version_of(&self, shard: ShardId) -> Version {
+        self.pulls.get(&shard).and_then(|pull| pull.served).map_or(Version(0), |served| served.version)
+    }
+}
+
+/// The iteration under way and the pushes of the one before.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cycle {
+    pub(crate) iteration: Option<Iteration>,
+    pub(crate) pushing: Option<Pushing>,
+    /// Number of the last push.
+    pub(crate) sequence: Sequence,
+    /// A gradient that was being computed when the lease ran out. Its buffers are in use until it is ready.
+    pub(crate) forgotten: Option<Sequence>,
+}
+
+impl Cycle {
+    /// Whether nothing is under way.
+    pub(crate) const fn is_idle(&self) -> bool {
+        self.iteration.is_none() && self.pushing.is_none()
+    }
+
+    /// Whether a batch is under way.
+    pub(crate) fn holds(&self, batch: BatchIndex) -> bool {
+        self.iteration.as_ref().is_some_and(|iteration| iteration.batch == batch)
+            || self.pushing.as_ref().is_some_and(|pushing| pushing.batch == batch)
+    }
+
+    /// What the worker's time is spent on, evaluations aside.
+    pub(crate) fn category(&self) -> Category {
+        match (&self.iteration, &self.pushing) {
+            (Some(Iteration { phase: Phase::Computing, .. }), _) => Category::Compute,
+            (Some(Iteration { phase: Phase::Ready(_), .. }), _) => Category::Push,
+            (Some(iteration), _) if iteration.has_values() => Category::Data,
+            (_, Some(_)) => Category::Push,
+            (Some(_), None) => Category::Pull,
+            (None, None) => Category::Data,
+        }
+    }
+}
+
+impl Worker {
+    /// Takes every step that is possible now. Each step leaves a state that the same step does not fit, so
+    /// this ends.
+    pub(crate) fn step(&mut self, effects: &mut Vec<Effect>) -> Result<(), WorkerError> {
+        while self.leaving.is_none()
+            && (self.begin_compute(effects)
+                || self.ask_ahead(effects)
+                || self.push_if_ready(effects)?
+                || self.begin_work(effects)?)
+        {}
+        Ok(())
+    }
+
+    /// Begins what the coordinator has given, once it can be begun.
+    fn begin_work(&mut self, effects: &mut Vec<Effect>) -> Result<bool, WorkerError> {
+        if self.cycle.iteration.is_some() {
+            return Ok(false);
+        }
+        let is_answered = self.cycle.pushing.is_none();
+        let Some(queued) = self.asking.front() else {
+            if is_answered && self.asking.is_answered() && self.asking.has_result() {
+                self.flush_result(effects);
+            }
+            return Ok(false);
+        };
+        let can_begin = match queued.work {
+            // Whoever enters again begins a new count: all before must be settled.
+            Work::Batch { enter, .. } => {
+                (is_answered || enter.is_none())
+                    && self.cycle.forgotten.is_none()
+                    && !self.evaluation.is_blocking()
+            }
+            Work::Idle => is_answered,
+            Work::Evaluate { .. } => is_answered && self.evaluation.is_free(),
+            Work::Done => is_answered && self.evaluation.is_over(),
+        };
+        if !can_begin {
+            return Ok(false);
+        }
+        self.asking.pop();
+        match queued.work {
+            Work::Batch { batch, enter, .. } => {
+                if self.finished || enter.is_some() {
+                    self.enter(enter, effects)?;
+                }
+                self.begin_iteration(batch, queued.loaded, effects);
+            }
+            Work::Idle => self.finish(effects),
+            Work::Evaluate { at_samples } => {
+                self.flush_result(effects);
+                self.begin_evaluation(at_samples, true, effects);
+            }
+            Work::Done => {
+                self.flush_result(effects);
+                self.leave_done(effects);
+            }
+        }
+        Ok(true)
+    }
+
+    /// There is no work now: out of the clock tables, and the last batch is reported.
+    fn finish(&mut self, effects: &mut Vec<Effect>) {
+        if !self.finished {
+            self.finished = true;
+            for server in self.servers() {
+                if let Some(session) = self.sessions.get_mut(&server) {
+                    session.entering = None;
+                }
+                self.send(server, ToServer::Finish, effects);
+            }
+        }
+        self.flush_result(effects);
+    }
+
+    /// Pulls every shard, all at once.
+    fn begin_iteration(&mut self, batch: BatchIndex, loaded: bool, effects: &mut Vec<Effect>) {
+        let pull = OpenPull { request: 0, since: self.now, served: None };
+        let pulls = self.shards.keys().map(|shard| (*shard, pull)).collect();
+        self.cycle.iteration =
+            Some(Iteration { batch, loaded, pulls, phase: Phase::Pulling, has_asked: false });
+        for server in self.servers() {
+            self.resume_pulls(server, effects);
+        }
+    }
+
+    /// Sends the pulls that one server has not answered, if it is registered.
+    pub(crate) fn resume_pulls(&mut self, server: ServerId, effects: &mut Vec<Effect>) {
+        if !self.is_registered(server) {
+            return;
+        }
+        let Some(iteration) = &mut self.cycle.iteration else { return };
+        let kind = PullKind::Gated { clock: self.clock, after: self.cycle.sequence };
+        let mut pulls = Vec::new();
+        for (shard, pull) in &mut iteration.pulls {
+            let is_here = self.shards.get(shard).is_some_and(|(owner, _)| *owner == server);
+            if is_here && pull.served.is_none() {
+                self.request_last += 1;
+                pull.request = self.request_last;
+                effects.push(Effect::ExpectValues {
+                    server,
+                    shard: *shard,
+                    request: pull.request,
+                    snapshot: false,
+                });
+                pulls.push(Pull { shard: *shard, request: pull.request, kind });
+            }
+        }
+        for pull in pulls {
+            self.send(server, ToServer::Pull(pull), effects);
+        }
+    }
+
+    /// Values have arrived; for training, for an evaluation, or for a pull that is not wanted any more.
+    pub(crate) fn on_values(
+        &mut self,
+        shard: ShardId,
+        request: u64,
+        served: Served,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some((server, keys)) = self.shards.get(&shard).copied() else { return };
+        let pull = self.cycle.iteration.as_mut().and_then(|iteration| iteration.pulls.get_mut(&shard));
+        match pull {
+            Some(pull) if pull.request == request && pull.served.is_none() => {
+                pull.served = Some(served);
+                self.record.pulled(&served, keys.len);
+                self.ledger.pull_held(served.held_us);
+                self.heard_entered(server);
+            }
+            _ => self.on_snapshot(shard, request, (served, keys), effects),
+        }
+    }
+
+    /// A batch is in memory.
+    pub(crate) fn on_loaded(&mut self, batch: BatchIndex) {
+        self.asking.loaded(batch);
+        if let Some(iteration) = &mut self.cycle.iteration
+            && iteration.batch == batch
+        {
+            iteration.loaded = true;
+        }
+    }
+
+    fn begin_compute(&mut self, effects: &mut Vec<Effect>) -> bool {
+        let sequence = self.cycle.sequence.next();
+        match &mut self.cycle.iteration {
+            Some(iteration)
+                if matches!(iteration.phase, Phase::Pulling)
+                    && iteration.loaded
+                    && iteration.has_values() =>
+            {
+                iteration.phase = Phase::Computing;
+                effects.push(Effect::Compute { sequence, batch: iteration.batch });
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Asks for the next work while this one is computed, so that no time is lost. It waits for the answers
+    /// to the pushes before: the ask reports their batch.
+    fn ask_ahead(&mut self, effects: &mut Vec<Effect>) -> bool {
+        match &mut self.cycle.iteration {
+            Some(iteration)
+                if !matches!(iteration.phase, Phase::Pulling)
+                    && !iteration.has_asked
+                    && self.cycle.pushing.is_none() =>
+            {
+                iteration.has_asked = true;
+                self.ask(Clock(self.clock.0 + 1), effects);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A gradient is computed.
+    pub(crate) fn on_gradient(&mut self, sequence: Sequence, gradient: Gradient, effects: &mut Vec<Effect>) {
+        if self.cycle.forgotten == Some(sequence) {
+            self.cycle.forgotten = None;
+            effects.push(Effect::ReleaseGradient { sequence });
+            return;
+        }
+        let expected = self.cycle.sequence.next();
+        if let Some(iteration) = &mut self.cycle.iteration
+            && matches!(iteration.phase, Phase::Computing)
+            && sequence == expected
+        {
+            iteration.phase = Phase::Ready(gradient);
+        }
+    }
+
+    /// Drops the iteration and the pushes under way; the gradients' buffers are given back as soon as they
+    /// are free.
+    pub(crate) fn forget_cycle(&mut self, effects: &mut Vec<Effect>) {
+        let sequence = self.cycle.sequence.next();
+        match self.cycle.iteration.take().map(|iteration| iteration.phase) {
+            Some(Phase::Computing) => self.cycle.forgotten = Some(sequence),
+            Some(Phase::Ready(_)) => effects.push(Effect::ReleaseGradient { sequence }),
+            Some(Phase::Pulling) | None => {}
+        }
+        if let Some(pushing) = self.cycle.pushing.take()
+            && pushing.has_gradient
+        {
+            effects.push(Effect::ReleaseGradient { sequence: pushing.sequence });
+        }
+        self.cycle.sequence = Sequence(0);
+        self.ledger.begin_phases();
+    }
+}

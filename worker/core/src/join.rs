@@ -1,0 +1,209 @@
+//! Becoming a member: greeting, join, registration; and the same again after a loss or when the lease ran
+//! out.
+
+use slackline_core::ids::{
+    BatchIndex, Clock, Incarnation, KeyRange, Sequence, ServerId, ShardId, Version, WorkerId,
+};
+use slackline_core::wire::{Dtype, Join, Register, ToServer, TransferHeader, TransferKind};
+
+use crate::effect::Effect;
+use crate::error::WorkerError;
+use crate::notice::Notice;
+use crate::session::State;
+use crate::worker::{COORDINATOR, Member, Worker};
+
+/// A clock above this is no count of iterations, and adding to it could overflow.
+const CLOCK_MAX: u64 = 1 << 62;
+
+impl Worker {
+    /// A server has greeted: join there if this is still to be done, register otherwise.
+    pub(crate) fn on_welcome(
+        &mut self,
+        server: ServerId,
+        (protocol, answered, boot): (u32, ServerId, u64),
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), WorkerError> {
+        let now = self.now;
+        let Some(session) = self.sessions.get_mut(&server) else { return Ok(()) };
+        if session.state != State::Greeting {
+            return Ok(());
+        }
+        session.welcome(protocol, answered, boot)?;
+        if self.member.is_some() {
+            self.register(server, effects);
+        } else if server == COORDINATOR {
+            let join = Join {
+                layout_hash: self.settings.layout_hash,
+                config_hash: self.settings.config_hash,
+                data_hash: self.settings.data_hash,
+                sample_count: self.settings.sample_count,
+                former: self.former,
+            };
+            session.joining(now);
+            session.send(ToServer::Join(join), now, effects);
+        }
+        Ok(())
+    }
+
+    /// The coordinator has let the worker in: register with it and look for the other servers.
+    pub(crate) fn on_joined(
+        &mut self,
+        server: ServerId,
+        worker: WorkerId,
+        incarnation: Incarnation,
+        clock: Clock,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), WorkerError> {
+        if self.state_of(server) != State::Joining {
+            return Ok(());
+        }
+        self.member = Some(Member { worker, incarnation });
+        self.former = None;
+        self.clock = Clock(0);
+        self.adopt(server, clock)?;
+        effects.push(Effect::Notice(Notice::Joined { worker, incarnation, clock }));
+        self.register(COORDINATOR, effects);
+        let now = self.now;
+        for (other, session) in &mut self.sessions {
+            if *other != COORDINATOR {
+                session.want(now);
+                session.connect_if_due(now, effects);
+            }
+        }
+        Ok(())
+    }
+
+    fn register(&mut self, server: ServerId, effects: &mut Vec<Effect>) {
+        let Some(member) = self.member else { return };
+        let register = Register {
+            worker: member.worker,
+            incarnation: member.incarnation,
+            layout_hash: self.settings.layout_hash,
+            config_hash: self.settings.config_hash,
+            clock: self.clock,
+            batch_count: self.settings.batch_count,
+        };
+        let now = self.now;
+        if let Some(session) = self.sessions.get_mut(&server) {
+            session.registering(now);
+            session.send(ToServer::Register(register), now, effects);
+        }
+    }
+
+    /// A server has registered the worker. What this server has not answered is sent, in the order in which
+    /// it needs it.
+    pub(crate) fn on_registered(&mut self, server: ServerId, has_values: bool, effects: &mut Vec<Effect>) {
+        let now = self.now;
+        let Some(session) = self.sessions.get_mut(&server) else { return };
+        if session.state != State::Registering {
+            return;
+        }
+        if session.registered(now) && self.asking.has_begun() {
+            effects.push(Effect::Notice(Notice::Resumed { server }));
+        }
+        if !has_values {
+            self.send_initial(server, effects);
+        }
+        self.resume_standing(server, effects);
+        self.resume_pushes(server, effects);
+        self.resume_pulls(server, effects);
+        self.resume_snapshots(server, effects);
+        if server == COORDINATOR {
+            self.resume_evaluated(effects);
+            self.resume_asking(effects);
+        }
+        if !self.asking.has_begun() && self.sessions.values().all(|session| session.is_registered()) {
+            self.ask(self.clock, effects);
+        }
+    }
+
+    fn send_initial(&self, server: ServerId, effects: &mut Vec<Effect>) {
+        for (shard, keys) in self.shards_on(server) {
+            let header = self.header(TransferKind::Initial, shard, keys);
+            effects.push(Effect::SendInitial { server, header });
+        }
+    }
+
+    /// A header of one stripe with the facts that every transfer of this worker has.
+    pub(crate) fn header(&self, kind: TransferKind, shard: ShardId, keys: KeyRange) -> TransferHeader {
+        let member = self.member.unwrap_or_default();
+        TransferHeader {
+            kind,
+            dtype: Dtype::F32,
+            shard,
+            worker: member.worker,
+            incarnation: member.incarnation,
+            sequence: Sequence(0),
+            clock: Clock(0),
+            version: Version(0),
+            batch: BatchIndex(0),
+            lead: 0,
+            samples: 0,
+            stripe_count: 1,
+            keys,
+            stripe: keys,
+            held_us: 0,
+        }
+    }
+
+    /// Registering puts a worker into the clock table; if it has no work, it goes out again. An `Enter` that
+    /// was perhaps not heard is repeated.
+    fn resume_standing(&mut self, server: ServerId, effects: &mut Vec<Effect>) {
+        let entering = self.sessions.get(&server).and_then(|session| session.entering);
+        if self.finished {
+            self.send(server, ToServer::Finish, effects);
+        } else if let Some(clock) = entering {
+            self.send(server, ToServer::Enter { clock }, effects);
+        }
+    }
+
+    /// Takes over a clock that a server tells of, if it is above the own.
+    pub(crate) fn adopt(&mut self, server: ServerId, clock: Clock) -> Result<(), WorkerError> {
+        if clock.0 > CLOCK_MAX {
+            return Err(WorkerError::OutOfPlace { server, what: "a clock beyond all bounds" });
+        }
+        self.clock = self.clock.max(clock);
+        Ok(())
+    }
+
+    /// Back into the clock table of every shard, after having had no work.
+    pub(crate) fn enter(
+        &mut self,
+        clock: Option<Clock>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), WorkerError> {
+        if let Some(clock) = clock {
+            // This one counts even if it is lower: the others have perhaps not come so far yet.
+            self.clock = Clock(0);
+            self.adopt(COORDINATOR, clock)?;
+        }
+        self.finished = false;
+        let (clock, now) = (self.clock, self.now);
+        for session in self.sessions.values_mut() {
+            session.entering = Some(clock);
+            if session.is_registered() {
+                session.send(ToServer::Enter { clock }, now, effects);
+            }
+        }
+        Ok(())
+    }
+
+    /// The lease ran out. The coordinator has given the work to others; all of it is forgotten here, and the
+    /// worker joins again under its old id.
+    pub(crate) fn fence(&mut self, server: ServerId, effects: &mut Vec<Effect>) {
+        effects.push(Effect::Notice(Notice::Fenced { server }));
+        // If the old id itself is not accepted any more, the worker comes as a new one.
+        self.former = self.member.take().map(|member| (member.worker, member.incarnation));
+        self.forget_cycle(effects);
+        self.forget_evaluation();
+        self.asking.forget();
+        self.finished = false;
+        let now = self.now;
+        for session in self.sessions.values_mut() {
+            session.close(now, effects);
+        }
+        if let Some(coordinator) = self.sessions.get_mut(&COORDINATOR) {
+            coordinator.retry(now, effects);
+        }
+    }
+}

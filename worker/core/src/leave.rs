@@ -1,0 +1,99 @@
+//! Going: because the work is done, because of a signal, or because of an error.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use slackline_core::ids::{Moment, ServerId};
+use slackline_core::wire::{Leave, Outcome, Text, ToServer};
+
+use crate::effect::Effect;
+use crate::error::WorkerError;
+use crate::session::State;
+use crate::worker::{COORDINATOR, Worker};
+
+/// How long the servers' goodbyes are waited for.
+const GOODBYE_WAIT: Duration = Duration::from_secs(2);
+
+/// The worker has said that it goes.
+#[derive(Clone, Debug)]
+pub(crate) struct Leaving {
+    pub(crate) deadline: Moment,
+    awaited: BTreeSet<ServerId>,
+    result: Result<(), WorkerError>,
+}
+
+impl Worker {
+    /// The run is over.
+    pub(crate) fn leave_done(&mut self, effects: &mut Vec<Effect>) {
+        self.leave(Outcome::Done, Ok(()), effects);
+    }
+
+    /// A signal came; at the second one nothing is waited for any more.
+    pub(crate) fn on_interrupt(&mut self, effects: &mut Vec<Effect>) {
+        if self.leaving.is_some() {
+            self.exit(effects);
+        } else {
+            self.leave(Outcome::Interrupted, Ok(()), effects);
+        }
+    }
+
+    /// Gives up, and says why.
+    pub(crate) fn fail(&mut self, error: WorkerError, effects: &mut Vec<Effect>) {
+        if self.leaving.is_none() {
+            let text = Text::new(error.to_string());
+            let outcome = match error {
+                WorkerError::BadGradient { .. } => Outcome::BadGradient(text),
+                _ => Outcome::Failed(text),
+            };
+            self.leave(outcome, Err(error), effects);
+        }
+    }
+
+    fn leave(&mut self, outcome: Outcome, result: Result<(), WorkerError>, effects: &mut Vec<Effect>) {
+        let now = self.now;
+        // Only one server may count what has happened since the last report.
+        let mut report = Some(self.record.take(now, self.ledger.take()));
+        let mut awaited = BTreeSet::new();
+        for (server, session) in &mut self.sessions {
+            if session.is_registered() {
+                let report = if *server == COORDINATOR { report.take() } else { None };
+                session.send(ToServer::Leave(Leave { outcome: outcome.clone(), report }), now, effects);
+                awaited.insert(*server);
+            }
+        }
+        let done = awaited.is_empty();
+        self.leaving = Some(Leaving { deadline: now.after(GOODBYE_WAIT), awaited, result });
+        if done {
+            self.exit(effects);
+        }
+    }
+
+    /// A server has said goodbye, or will never say it.
+    pub(crate) fn on_gone(&mut self, server: ServerId, effects: &mut Vec<Effect>) {
+        if let Some(session) = self.sessions.get_mut(&server) {
+            session.state = State::Closed;
+        }
+        if let Some(leaving) = &mut self.leaving {
+            leaving.awaited.remove(&server);
+            if leaving.awaited.is_empty() {
+                self.exit(effects);
+            }
+        }
+    }
+
+    /// Whether the time for goodbyes is over.
+    pub(crate) fn leave_if_late(&mut self, effects: &mut Vec<Effect>) {
+        if self.leaving.as_ref().is_some_and(|leaving| leaving.deadline <= self.now) {
+            self.exit(effects);
+        }
+    }
+
+    fn exit(&mut self, effects: &mut Vec<Effect>) {
+        if let Some(leaving) = &self.leaving
+            && !self.has_exited
+        {
+            self.has_exited = true;
+            effects.push(Effect::Exit(leaving.result.clone()));
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What the user should know while a worker runs.
+
+use std::fmt;
+use std::time::Duration;
+
+use slackline_core::ids::{Clock, Incarnation, Sequence, ServerId, ShardId, WorkerId};
+
+/// What a worker waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WaitKind {
+    /// A connection, or its first message.
+    Connection,
+    /// To be let in by the coordinator.
+    Join,
+    /// To be registered.
+    Registration,
+    /// Values for training.
+    Pulls,
+    /// Values for an evaluation.
+    Snapshots,
+    /// Answers to pushes.
+    Answers,
+    /// Work.
+    Work,
+}
+
+/// Something worth a line in the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The coordinator has let the worker in.
+    Joined {
+        /// Its id.
+        worker: WorkerId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// The clock it enters at.
+        clock: Clock,
+    },
+    /// An attempt to connect has failed; there will be another.
+    ConnectFailed {
+        /// To which server.
+        server: ServerId,
+        /// Why.
+        reason: String,
+    },
+    /// A connection is gone; it is made again.
+    Lost {
+        /// To which server.
+        server: ServerId,
+    },
+    /// A lost connection stands again, and what had no answer was sent again.
+    Resumed {
+        /// To which server.
+        server: ServerId,
+    },
+    /// The lease has run out; the worker joins again and forgets its present batch.
+    Fenced {
+        /// The server that said so.
+        server: ServerId,
+    },
+    /// A gradient was not finite and was left out.
+    BadGradient {
+        /// Which worker.
+        worker: WorkerId,
+        /// Iterations it had completed.
+        clock: Clock,
+        /// Number of the push.
+        sequence: Sequence,
+        /// First key whose value is not finite.
+        key: u64,
+        /// The server that found it; none if the worker did.
+        found_by: Option<ServerId>,
+    },
+    /// Something takes long.
+    Waiting {
+        /// For what.
+        what: WaitKind,
+        /// From which server.
+        server: ServerId,
+        /// For which shards; empty where it is not about shards.
+        shards: Vec<ShardId>,
+        /// For how long already.
+        waited: Duration,
+    },
+}
+
+impl fmt::Display for WaitKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Connection => "a connection to",
+            Self::Join => "being let in by",
+            Self::Registration => "being registered by",
+            Self::Pulls => "values from",
+            Self::Snapshots => "values to evaluate from",
+            Self::Answers => "answers to pushes from",
+            Self::Work => "work from",
+        })
+    }
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Joined { worker, incarnation, clock } => {
+                write!(f, "joined as {worker} ({incarnation}) at {clock}")
+            }
+            Self::ConnectFailed { server, reason } => write!(f, "{server} is not reached yet: {reason}"),
+            Self::Lost { server } => write!(f, "the connection to {server} is lost"),
+            Self::Resumed { server } => write!(f, "the connection to {server} stands again"),
+            Self::Fenced { server } => {
+                write!(
+                    f,
+                    "{server} had not heard this worker for a lease; joining again, the batch is given up"
+                )
+            }
+            Self::BadGradient { worker, clock, sequence, key, found_by } => {
+                write!(f, "the gradient of {worker} at {clock} ({sequence}) is not finite at key {key}")?;
+                found_by.map_or(Ok(()), |server| write!(f, ", found by {server}"))?;
+                f.write_str("; it is left out")
+            }
+            Self::Waiting { what, server, shards, waited } => {
+                write!(f, "waiting for {what} {server} for {:.1} s", waited.as_secs_f64())?;
+                if let Some((first, rest)) = shards.split_first() {
+                    write!(f, " ({first}")?;
+                    rest.iter().try_for_each(|shard| write!(f, ", {shard}"))?;
+                    f.write_str(")")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}

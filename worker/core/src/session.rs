@@ -1,0 +1,220 @@
+//! The connection with one server: reaching it, losing it, keeping it alive.
+
+use std::time::Duration;
+
+use slackline_core::ids::{Clock, Moment, ServerId};
+use slackline_core::wire::{PROTOCOL, ToServer};
+
+use crate::effect::Effect;
+use crate::error::WorkerError;
+use crate::notice::Notice;
+use crate::settings::Settings;
+
+/// Wait before the second attempt to connect; it doubles from there.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+
+/// Longest wait between two attempts.
+const RETRY_LONGEST: Duration = Duration::from_secs(2);
+
+/// How far a session has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Not wanted yet, or not any more.
+    Closed,
+    /// The next attempt to connect is made then.
+    Backoff { until: Moment },
+    /// Waiting for the shell to connect.
+    Connecting,
+    /// Waiting for the server's first message.
+    Greeting,
+    /// Waiting to be let in; only with the coordinator.
+    Joining,
+    /// Waiting to be registered.
+    Registering,
+    /// The session speaks for this worker.
+    Registered,
+}
+
+/// One server as the worker sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Session {
+    pub(crate) server: ServerId,
+    pub(crate) state: State,
+    /// When `state` was entered; while the server is not reached, when that began.
+    pub(crate) since: Moment,
+    /// The process that the worker has registered with.
+    boot: Option<u64>,
+    /// The process that greeted last.
+    greeted_by: Option<u64>,
+    /// Wait before the next attempt; zero if it is to be made at once.
+    delay: Duration,
+    /// When the last control message went out. Transfers do not count: a slow one is heard only when it is
+    /// complete.
+    last_sent: Moment,
+    last_failure: String,
+    /// An `Enter` that the server has not shown to know: it is sent again after a loss.
+    pub(crate) entering: Option<Clock>,
+}
+
+impl Session {
+    pub(crate) fn new(server: ServerId, now: Moment) -> Self {
+        Self {
+            server,
+            state: State::Closed,
+            since: now,
+            boot: None,
+            greeted_by: None,
+            delay: Duration::ZERO,
+            last_sent: now,
+            last_failure: "no answer".into(),
+            entering: None,
+        }
+    }
+
+    /// Whether the session may carry messages of the cycle.
+    pub(crate) fn is_registered(&self) -> bool {
+        self.state == State::Registered
+    }
+
+    /// Whether there is a connection.
+    pub(crate) const fn is_connected(&self) -> bool {
+        matches!(self.state, State::Greeting | State::Joining | State::Registering | State::Registered)
+    }
+
+    /// Whether the server is looked for.
+    pub(crate) const fn is_searching(&self) -> bool {
+        matches!(self.state, State::Backoff { .. } | State::Connecting | State::Greeting)
+    }
+
+    fn turn(&mut self, state: State, now: Moment) {
+        (self.state, self.since) = (state, now);
+    }
+
+    /// Sends a control message. The caller knows that there is a connection.
+    pub(crate) fn send(&mut self, message: ToServer, now: Moment, effects: &mut Vec<Effect>) {
+        self.last_sent = now;
+        effects.push(Effect::Send { server: self.server, message });
+    }
+
+    /// The server is wanted: the first attempt to connect is made with the next tick at the latest.
+    pub(crate) fn want(&mut self, now: Moment) {
+        if self.state == State::Closed {
+            self.turn(State::Backoff { until: now }, now);
+        }
+    }
+
+    /// Makes another attempt: at once when the session had been good, else after a growing wait.
+    pub(crate) fn retry(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+        let since = if self.is_searching() { self.since } else { now };
+        let wait = self.delay;
+        self.delay = (wait * 2).clamp(RETRY_FIRST, RETRY_LONGEST);
+        self.turn(State::Backoff { until: now.after(wait) }, since);
+        self.connect_if_due(now, effects);
+    }
+
+    /// Connects when the wait before the next attempt is over.
+    pub(crate) fn connect_if_due(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+        if let State::Backoff { until } = self.state
+            && until <= now
+        {
+            self.delay = self.delay.max(RETRY_FIRST);
+            self.state = State::Connecting;
+            effects.push(Effect::Connect { server: self.server });
+        }
+    }
+
+    /// Closes the session from this side.
+    pub(crate) fn close(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+        if self.is_connected() || self.state == State::Connecting {
+            effects.push(Effect::Disconnect { server: self.server });
+        }
+        self.turn(State::Closed, now);
+        self.entering = None;
+    }
+
+    /// The connection stands; the server speaks first.
+    pub(crate) fn connected(&mut self) {
+        if self.state == State::Connecting {
+            self.state = State::Greeting;
+        }
+    }
+
+    /// An attempt failed.
+    pub(crate) fn failed(&mut self, reason: String, now: Moment, effects: &mut Vec<Effect>) {
+        if self.state == State::Connecting {
+            self.last_failure.clone_from(&reason);
+            effects.push(Effect::Notice(Notice::ConnectFailed { server: self.server, reason }));
+            self.retry(now, effects);
+        }
+    }
+
+    /// Checks the server's first message.
+    pub(crate) fn welcome(
+        &mut self,
+        protocol: u32,
+        answered: ServerId,
+        boot: u64,
+    ) -> Result<(), WorkerError> {
+        let server = self.server;
+        if protocol != PROTOCOL {
+            return Err(WorkerError::Protocol { server, theirs: protocol });
+        }
+        if answered != server {
+            return Err(WorkerError::WrongServer { server, answered });
+        }
+        if self.boot.is_some_and(|before| before != boot) {
+            return Err(WorkerError::Restarted { server });
+        }
+        self.greeted_by = Some(boot);
+        Ok(())
+    }
+
+    /// The join was sent.
+    pub(crate) fn joining(&mut self, now: Moment) {
+        self.turn(State::Joining, now);
+    }
+
+    /// The registration was sent.
+    pub(crate) fn registering(&mut self, now: Moment) {
+        self.turn(State::Registering, now);
+    }
+
+    /// The server has registered the worker. Returns whether it had been registered there before.
+    pub(crate) fn registered(&mut self, now: Moment) -> bool {
+        self.turn(State::Registered, now);
+        self.delay = Duration::ZERO;
+        self.boot.replace(self.greeted_by.unwrap_or_default()).is_some()
+    }
+
+    /// What time brings: an attempt, the end of patience, a sign of life.
+    pub(crate) fn tick(
+        &mut self,
+        settings: &Settings,
+        now: Moment,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), WorkerError> {
+        self.connect_if_due(now, effects);
+        if self.is_searching() && now.since(self.since) >= settings.connect_timeout {
+            return Err(WorkerError::Unreachable {
+                server: self.server,
+                waited: now.since(self.since),
+                reason: self.last_failure.clone(),
+            });
+        }
+        if self.is_registered() && now.since(self.last_sent) >= settings.lease / 3 {
+            self.send(ToServer::Renew, now, effects);
+        }
+        Ok(())
+    }
+
+    /// When the next tick is needed.
+    pub(crate) fn deadline(&self, settings: &Settings) -> Option<Moment> {
+        let patience = self.since.after(settings.connect_timeout);
+        match self.state {
+            State::Closed | State::Joining | State::Registering => None,
+            State::Backoff { until } => Some(until.min(patience)),
+            State::Connecting | State::Greeting => Some(patience),
+            State::Registered => Some(self.last_sent.after(settings.lease / 3)),
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! What a worker must know before it starts; plain values, taken from the configuration by the shell.
+
+use std::time::Duration;
+
+use slackline_core::partition::Partition;
+
+/// The settings of one worker.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Which shard holds which keys, and which server holds which shard.
+    pub partition: Partition,
+    /// Fingerprint of the model's layout.
+    pub layout_hash: u64,
+    /// Fingerprint of the configuration.
+    pub config_hash: u64,
+    /// Fingerprint of the training data.
+    pub data_hash: u64,
+    /// Training samples.
+    pub sample_count: u64,
+    /// Batches of the whole run.
+    pub batch_count: u64,
+    /// A server that has not heard a worker for so long takes it for dead.
+    pub lease: Duration,
+    /// How long a server is looked for before the worker gives up.
+    pub connect_timeout: Duration,
+    /// How often a wait is reported.
+    pub wait_report: Duration,
+    /// Whether a gradient that is not finite stops the run; otherwise it is dropped and counted.
+    pub stop_on_bad_gradient: bool,
+}

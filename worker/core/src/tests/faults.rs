@@ -1,0 +1,285 @@
+//! The cycle when something goes wrong.
+
+use slackline_core::consistency::DropReason;
+use slackline_core::wire::{Leave, Outcome, Refusal, RefusalCode, Text};
+
+use super::*;
+use crate::{Notice, WaitKind, WorkerError};
+
+fn lost(rig: &mut Rig, server: u32) {
+    let server_id = ServerId(server);
+    let effects = rig.on(Event::Lost { server: server_id });
+    assert_eq!(effects, [Effect::Notice(Notice::Lost { server: server_id }), connect(server)]);
+}
+
+fn back(rig: &mut Rig, server: u32) -> Vec<Effect> {
+    rig.greet(server, 70 + u64::from(server));
+    let mut effects = rig.hear(server, ToPeer::Registered { has_values: true });
+    assert_eq!(effects.remove(0), Effect::Notice(Notice::Resumed { server: ServerId(server) }));
+    effects
+}
+
+#[test]
+fn a_bad_gradient_is_dropped_named_and_its_batch_is_over() {
+    let mut rig = Rig::computing(settings(2), Work::Idle);
+    let notice =
+        Notice::BadGradient { worker: ONE, clock: Clock(0), sequence: Sequence(1), key: 3, found_by: None };
+    let nothing = |shard| {
+        let (shard_id, sequence) = (ShardId(shard), Sequence(1));
+        send(shard, ToServer::PushNothing { shard: shard_id, sequence, clock: Clock(0) })
+    };
+    let effects = rig.gradient(1, Some(3));
+    assert_eq!(effects, [Effect::Notice(notice), release(1), nothing(0), nothing(1)]);
+    lost(&mut rig, 1);
+    assert_eq!(back(&mut rig, 1), [nothing(1)]);
+    rig.pushed(0, 1, 1, PushOutcome::Nothing);
+    let finished = rig.pushed(1, 1, 1, PushOutcome::Nothing);
+    assert_eq!(finished.last(), Some(&send(0, ask(1, Some(0)))));
+}
+
+#[test]
+fn a_bad_gradient_ends_the_worker_if_the_run_is_to_stop_for_it() {
+    for found_by_server in [false, true] {
+        let mut rig = Rig::computing(Settings { stop_on_bad_gradient: true, ..settings(2) }, Work::Idle);
+        let effects = if found_by_server {
+            rig.gradient(1, None);
+            rig.pushed(1, 1, 1, PushOutcome::NotFinite { key: 3 })
+        } else {
+            rig.gradient(1, Some(3))
+        };
+        let error = WorkerError::BadGradient { worker: ONE, clock: Clock(0), key: 3 };
+        let outcome = Outcome::BadGradient(Text::new(error.to_string()));
+        assert_eq!(effects.len(), 2);
+        assert_eq!(effects[1], send(1, ToServer::Leave(Leave { outcome, report: None })));
+        rig.hear(1, ToPeer::Goodbye);
+        assert_eq!(rig.on(Event::Lost { server: ServerId(0) }), [Effect::Exit(Err(error))]);
+    }
+}
+
+#[test]
+fn a_dropped_batch_is_given_back() {
+    let mut rig = Rig::computing(settings(2), Work::Idle);
+    rig.gradient(1, None);
+    rig.pushed(0, 1, 1, PushOutcome::Dropped(DropReason::LateClock { open: Clock(4) }));
+    let effects = rig.pushed(1, 1, 1, applied(1));
+    let returned = Ask { clock: Clock(1), done: None, returned: Some(BatchIndex(0)), report: None };
+    assert_eq!(effects.last(), Some(&send(0, ToServer::Ask(returned))));
+    // The same batch can then come again.
+    let effects = rig.hear(0, batch(0));
+    assert_eq!(effects[0], load(0));
+}
+
+#[test]
+fn what_a_lost_server_has_not_answered_is_sent_again() {
+    let mut rig = Rig::computing(settings(2), work(1));
+    rig.gradient(1, None);
+    rig.pushed(0, 1, 1, applied(1));
+    lost(&mut rig, 1);
+    assert_eq!(rig.on(Event::Connected { server: ServerId(1) }), []);
+    let welcome = ToPeer::Welcome { protocol: PROTOCOL, server: ServerId(1), boot: 71 };
+    assert_eq!(rig.hear(1, welcome), [send(1, register(1))]);
+    let resumed = rig.hear(1, ToPeer::Registered { has_values: true });
+    let notice = Effect::Notice(Notice::Resumed { server: ServerId(1) });
+    assert_eq!(resumed, [&[notice, push(1, 1, 0, 0, 0)][..], &pull(1, 5, 1, 1)].concat());
+    // The values of the older pull are not taken.
+    rig.values(0, 3, 1);
+    rig.on(Event::BatchLoaded { batch: BatchIndex(1) });
+    assert_eq!(rig.values(1, 4, 1), []);
+    assert_eq!(rig.values(1, 5, 1), [compute(2, 1)]);
+    assert_eq!(rig.pushed(1, 1, 1, applied(1)), [release(1), send(0, ask(2, Some(0)))]);
+    lost(&mut rig, 0);
+    assert_eq!(back(&mut rig, 0), [send(0, ask(2, Some(0)))]);
+    rig.hear(0, batch(2));
+    lost(&mut rig, 0);
+    assert_eq!(back(&mut rig, 0), []);
+}
+
+#[test]
+fn a_finished_worker_stays_finished_after_a_loss() {
+    let mut rig = Rig::registered(settings(2));
+    rig.hear(0, ToPeer::Work(Work::Idle));
+    lost(&mut rig, 0);
+    assert_eq!(back(&mut rig, 0), [send(0, ToServer::Finish), send(0, ask(0, None))]);
+    lost(&mut rig, 1);
+    let enter = Work::Batch { batch: BatchIndex(3), evaluate: None, enter: Some(Clock(9)) };
+    rig.hear(0, ToPeer::Work(enter));
+    let expected = [&[send(1, ToServer::Enter { clock: Clock(9) })][..], &pull(1, 2, 9, 0)].concat();
+    assert_eq!(back(&mut rig, 1), expected);
+}
+
+#[test]
+fn a_result_of_an_evaluation_is_sent_again_until_work_follows_it() {
+    let mut rig = Rig::registered(settings(2));
+    rig.hear(0, ToPeer::Work(Work::Evaluate { at_samples: 100 }));
+    rig.values(0, 1, 0);
+    lost(&mut rig, 1);
+    assert_eq!(back(&mut rig, 1), snapshot(1, 3));
+    rig.values(1, 3, 0);
+    let result = rig.on(Event::EvaluationReady { at_samples: 100, loss: 0.5, accuracy: 0.5 });
+    lost(&mut rig, 0);
+    assert_eq!(back(&mut rig, 0), [result, vec![send(0, ask(0, None))]].concat());
+    rig.hear(0, batch(3));
+    lost(&mut rig, 0);
+    assert_eq!(back(&mut rig, 0), pull(0, 6, 0, 0));
+}
+
+#[test]
+fn a_server_that_was_restarted_ends_the_worker() {
+    let mut rig = Rig::computing(settings(2), work(1));
+    lost(&mut rig, 1);
+    let effects = rig.greet(1, 99);
+    let error = WorkerError::Restarted { server: ServerId(1) };
+    let [Effect::Send { server: ServerId(0), message: ToServer::Leave(leave) }] = &effects[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(leave.outcome, Outcome::Failed(Text::new(error.to_string())));
+    assert_eq!(rig.hear(0, ToPeer::Goodbye), [Effect::Exit(Err(error))]);
+}
+
+#[test]
+fn a_fenced_worker_joins_again_under_its_old_id() {
+    let fenced = ToPeer::Refused(Refusal { code: RefusalCode::Fenced, text: Text::new("too late") });
+    let mut rig = Rig::computing(settings(2), work(1));
+    let notice = Effect::Notice(Notice::Fenced { server: ServerId(1) });
+    let expected = [notice.clone(), disconnect(0), disconnect(1), connect(0)];
+    assert_eq!(rig.hear(1, fenced.clone()), expected);
+    assert_eq!(rig.greet(0, 70), [send(0, join(Some((ONE, FIRST_LIFE))))]);
+    rig.hear(0, joined(Incarnation(8)));
+    rig.hear(0, ToPeer::Registered { has_values: true });
+    rig.greet(1, 71);
+    assert_eq!(rig.hear(1, ToPeer::Registered { has_values: true }), [send(0, ask(0, None))]);
+    // The buffers are in use until the forgotten gradient is ready.
+    assert_eq!(rig.hear(0, batch(5)), [load(5)]);
+    let effects = rig.gradient(1, None);
+    assert_eq!(effects, [&[release(1)][..], &pull(0, 3, 0, 0), &pull(1, 4, 0, 0)].concat());
+
+    // A push that was not answered is released, and counts again from 1.
+    rig.on(Event::BatchLoaded { batch: BatchIndex(5) });
+    rig.values(0, 3, 0);
+    rig.values(1, 4, 0);
+    rig.gradient(1, None);
+    let expected = [notice, release(1), disconnect(0), disconnect(1), connect(0)];
+    assert_eq!(rig.pushed(1, 1, 0, PushOutcome::Fenced), expected);
+    // Refused once more while joining: it comes as a new worker, after a wait.
+    rig.greet(0, 70);
+    let refused = rig.hear(0, fenced);
+    assert_eq!(refused[1..], [disconnect(0)]);
+    assert_eq!(rig.tick_after(Duration::from_millis(100)), [connect(0)]);
+    assert_eq!(rig.greet(0, 70), [send(0, join(None))]);
+}
+
+#[test]
+fn a_refusal_ends_the_worker_with_the_servers_words() {
+    let mut rig = Rig::registered(settings(2));
+    let text = Text::new("layouts differ\u{1b}[31m");
+    let effects = rig.hear(0, ToPeer::Refused(Refusal { code: RefusalCode::Mismatch, text: text.clone() }));
+    let code = RefusalCode::Mismatch;
+    let error = WorkerError::Refused { server: ServerId(0), code, text: text.shown() };
+    let outcome = Outcome::Failed(Text::new(error.to_string()));
+    assert_eq!(effects, [send(1, ToServer::Leave(Leave { outcome, report: None }))]);
+    assert_eq!(rig.hear(1, ToPeer::Goodbye), [Effect::Exit(Err(error))]);
+}
+
+#[test]
+fn a_server_is_looked_for_until_patience_ends() {
+    let mut rig = Rig::new(settings(2));
+    rig.tick_after(Duration::ZERO);
+    let failed = |rig: &mut Rig| {
+        let reason = "refused".to_owned();
+        rig.on(Event::ConnectFailed { server: ServerId(0), reason, fatal: false })
+    };
+    let (mut attempts, mut waits) = (0, 0);
+    failed(&mut rig);
+    let exit = loop {
+        let deadline = rig.worker.next_deadline().unwrap();
+        assert!(deadline > rig.now);
+        let wait = deadline.since(rig.now);
+        for effect in rig.tick_after(wait) {
+            match effect {
+                Effect::Connect { .. } => {
+                    attempts += 1;
+                    assert_eq!(failed(&mut rig).len(), 1);
+                }
+                Effect::Notice(Notice::Waiting {
+                    what: WaitKind::Connection, server: ServerId(0), ..
+                }) => {
+                    waits += 1;
+                }
+                _ => {}
+            }
+        }
+        if rig.worker.next_deadline().is_none() {
+            break rig.now;
+        }
+    };
+    assert_eq!(exit, Moment(60_000_000_000));
+    // 0.1, 0.2, 0.4, 0.8, 1.6 s, then every two seconds.
+    assert_eq!((attempts, waits), (33, 11));
+}
+
+#[test]
+fn a_server_that_appears_late_is_found() {
+    let mut rig = Rig::new(settings(2));
+    rig.tick_after(Duration::ZERO);
+    rig.greet(0, 70);
+    rig.hear(0, joined(FIRST_LIFE));
+    rig.hear(0, ToPeer::Registered { has_values: true });
+    for _ in 0..14 {
+        let reason = "nobody there".to_owned();
+        rig.on(Event::ConnectFailed { server: ServerId(1), reason, fatal: false });
+        rig.tick_after(Duration::from_secs(2));
+    }
+    rig.greet(1, 71);
+    assert_eq!(rig.hear(1, ToPeer::Registered { has_values: true }).last(), Some(&send(0, ask(0, None))));
+}
+
+#[test]
+fn a_wrong_server_or_protocol_is_named() {
+    let cases = [
+        (PROTOCOL + 1, 0, WorkerError::Protocol { server: ServerId(0), theirs: PROTOCOL + 1 }),
+        (PROTOCOL, 1, WorkerError::WrongServer { server: ServerId(0), answered: ServerId(1) }),
+    ];
+    for (protocol, server, error) in cases {
+        let mut rig = Rig::new(settings(2));
+        rig.tick_after(Duration::ZERO);
+        rig.on(Event::Connected { server: ServerId(0) });
+        let effects = rig.hear(0, ToPeer::Welcome { protocol, server: ServerId(server), boot: 1 });
+        assert_eq!(effects, [Effect::Exit(Err(error))]);
+    }
+}
+
+#[test]
+fn what_is_out_of_place_ends_the_worker_and_never_panics() {
+    let mut effects = Rig::registered(settings(2)).hear(1, batch(0));
+    let out_of_place =
+        |effects: &[Effect]| matches!(&effects[0], Effect::Send { message: ToServer::Leave(_), .. });
+    assert!(out_of_place(&effects));
+    effects = Rig::computing(settings(2), work(1)).pushed(1, 1, u64::MAX, applied(1));
+    assert_eq!(effects, [], "an answer to nothing says nothing");
+    let mut rig = Rig::computing(settings(2), work(1));
+    rig.gradient(1, None);
+    assert!(out_of_place(&rig.pushed(1, 1, u64::MAX, applied(1))));
+    let mut rig = Rig::computing(settings(2), work(1));
+    (2..5).for_each(|index| assert_eq!(rig.hear(0, batch(index)), [load(index)]));
+    assert!(out_of_place(&rig.hear(0, batch(5))));
+}
+
+#[test]
+fn silence_is_broken_by_signs_of_life_and_waits_are_named() {
+    let mut rig = Rig::registered(settings(2));
+    rig.hear(0, batch(0));
+    assert_eq!(rig.worker.next_deadline(), Some(Moment(3_000_000_000)));
+    let renews = rig.tick_after(Duration::from_secs(3));
+    assert_eq!(renews, [send(0, ToServer::Renew), send(1, ToServer::Renew)]);
+    rig.values(1, 2, 0);
+    let waits = rig.tick_after(Duration::from_secs(2));
+    let waiting = Notice::Waiting {
+        what: WaitKind::Pulls,
+        server: ServerId(0),
+        shards: vec![ShardId(0)],
+        waited: Duration::from_secs(5),
+    };
+    assert_eq!(waiting.to_string(), "waiting for values from server 0 for 5.0 s (shard 0)");
+    assert_eq!(waits, [Effect::Notice(waiting)]);
+    assert_eq!(rig.tick_after(Duration::from_millis(900)), []);
+}

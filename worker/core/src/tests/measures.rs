@@ -1,0 +1,87 @@
+//! What the worker reports.
+
+use slackline_core::wire::{Report, Times};
+
+use super::*;
+
+fn report_of(effects: &[Effect]) -> Report {
+    let mut reports = effects.iter().filter_map(|effect| match effect {
+        Effect::Send { message: ToServer::Ask(Ask { report, .. }), .. } => report.clone(),
+        Effect::Send { message: ToServer::Leave(leave), .. } => leave.report.clone(),
+        _ => None,
+    });
+    reports.next_back().unwrap()
+}
+
+fn served(rig: &mut Rig, shard: u32, request: u64, lead: u64, held_us: u64) -> Vec<Effect> {
+    let served = Served { version: Version(1), minimum: Clock(0), lead, held_us };
+    rig.on(Event::ValuesArrived { server: ServerId(shard), shard: ShardId(shard), request, served })
+}
+
+fn answer(rig: &mut Rig, shard: u32, duplicate: bool, staleness: u64, held_us: u64) {
+    let outcome = PushOutcome::Applied { version: Version(2), staleness };
+    let (shard_id, sequence, clock) = (ShardId(shard), Sequence(1), Clock(1));
+    let pushed = Pushed { shard: shard_id, sequence, duplicate, clock, outcome, held_us };
+    rig.hear(shard, ToPeer::Pushed(pushed));
+}
+
+#[test]
+fn every_microsecond_is_in_one_share() {
+    let mut rig = Rig::registered(settings(2));
+    rig.after_us(99_000).hear(0, batch(0));
+    rig.after_us(40);
+    served(&mut rig, 0, 1, 0, 30);
+    rig.after_us(60);
+    served(&mut rig, 1, 2, 3, 0);
+    rig.after_us(11).on(Event::BatchLoaded { batch: BatchIndex(0) });
+    rig.hear(0, batch(1));
+    rig.after_us(2_000).gradient(1, None);
+    rig.on(Event::BatchLoaded { batch: BatchIndex(1) });
+    rig.after_us(70);
+    answer(&mut rig, 0, false, 4, 50);
+    rig.after_us(5);
+    answer(&mut rig, 1, true, 0, 0);
+    rig.after_us(200);
+    served(&mut rig, 0, 3, 1, 0);
+    rig.after_us(100);
+    // Held for longer than the wait lasted: only the wait counts.
+    served(&mut rig, 1, 4, 1, 1_000);
+    rig.on(Event::Tick { wire_sent: 500, wire_received: 600 });
+    let report = report_of(&rig.after_us(250_000).on(Event::Interrupt));
+    let times = Times {
+        compute_us: 2_000 + 250_000,
+        wait_for_clock_us: 30 + 50 + 300,
+        push_us: 25,
+        pull_us: 70,
+        data_us: 11,
+        evaluate_us: 0,
+        total_us: 252_486,
+    };
+    assert_eq!(report.times, times);
+    assert_eq!((report.iterations, report.samples, report.loss_sum), (1, 4, 2.0));
+    assert_eq!((report.pushes_sent, report.pushes_applied, report.pushes_duplicate), (2, 2, 1));
+    assert_eq!((report.pulls_served, report.pulls_held, report.pushes_dropped), (4, 2, 0));
+    assert_eq!((report.bytes_pushed, report.bytes_pulled), (128, 256));
+    assert_eq!((report.wire_sent, report.wire_received), (500, 600));
+    assert_eq!((report.clock_lead.sum(), report.version_staleness.sum()), (5, 4));
+}
+
+#[test]
+fn reports_are_differences_and_come_now_and_then() {
+    let mut rig = Rig::registered(settings(2));
+    rig.hear(0, batch(0));
+    rig.values(0, 1, 0);
+    rig.on(Event::Tick { wire_sent: 10, wire_received: 0 });
+    rig.on(Event::BatchLoaded { batch: BatchIndex(0) });
+    let first = report_of(&rig.after_us(250_000).values(1, 2, 0));
+    assert_eq!((first.pulls_served, first.wire_sent, first.times.pull_us), (2, 10, 250_000));
+    rig.hear(0, batch(1));
+    rig.gradient(1, None);
+    rig.on(Event::BatchLoaded { batch: BatchIndex(1) });
+    rig.pushed(0, 1, 1, applied(1));
+    rig.pushed(1, 1, 1, applied(1));
+    rig.values(0, 3, 0);
+    assert_eq!(rig.values(1, 4, 0)[1], send(0, ask(2, Some(0))), "no report so soon");
+    let last = report_of(&rig.on(Event::Interrupt));
+    assert_eq!((last.iterations, last.pulls_served, last.wire_sent), (1, 2, 0));
+}

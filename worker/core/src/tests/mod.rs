@@ -1,0 +1,238 @@
+//! The worker driven by hand, and against fake servers in random order.
+
+mod cycle;
+mod fake;
+mod faults;
+mod measures;
+mod orders;
+
+use std::time::Duration;
+
+use slackline_core::ids::{
+    BatchIndex, Clock, Incarnation, KeyRange, Moment, Sequence, ServerId, ShardId, Version, WorkerId,
+};
+use slackline_core::partition::Partition;
+use slackline_core::wire::{
+    Ask, Dtype, Join, PROTOCOL, Pull, PullKind, PushOutcome, Pushed, Register, Served, ToPeer, ToServer,
+    TransferHeader, TransferKind, Work,
+};
+
+use crate::{Effect, Event, Settings, Worker};
+
+pub(crate) const ONE: WorkerId = WorkerId(1);
+pub(crate) const FIRST_LIFE: Incarnation = Incarnation(5);
+
+pub(crate) fn settings(servers: u32) -> Settings {
+    Settings {
+        partition: Partition::new(16 * u64::from(servers), servers, 1),
+        layout_hash: 1,
+        config_hash: 2,
+        data_hash: 3,
+        sample_count: 100,
+        batch_count: 20,
+        lease: Duration::from_secs(9),
+        connect_timeout: Duration::from_secs(60),
+        wait_report: Duration::from_secs(5),
+        stop_on_bad_gradient: false,
+    }
+}
+
+/// A worker with the time, and the effects of the last event.
+pub(crate) struct Rig {
+    pub(crate) worker: Worker,
+    pub(crate) now: Moment,
+}
+
+impl Rig {
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self { worker: Worker::new(settings, Moment(0)), now: Moment(0) }
+    }
+
+    /// Handles an event and returns what the worker wants.
+    pub(crate) fn on(&mut self, event: Event) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.worker.handle(self.now, event, &mut effects);
+        self.worker.check_invariants();
+        effects
+    }
+
+    pub(crate) fn hear(&mut self, server: u32, message: ToPeer) -> Vec<Effect> {
+        self.on(Event::Message { server: ServerId(server), message })
+    }
+
+    pub(crate) fn tick_after(&mut self, duration: Duration) -> Vec<Effect> {
+        self.now = self.now.after(duration);
+        self.on(Event::Tick { wire_sent: 0, wire_received: 0 })
+    }
+
+    pub(crate) fn after_us(&mut self, us: u64) -> &mut Self {
+        self.now = self.now.after(Duration::from_micros(us));
+        self
+    }
+
+    pub(crate) fn greet(&mut self, server: u32, boot: u64) -> Vec<Effect> {
+        assert_eq!(self.on(Event::Connected { server: ServerId(server) }), []);
+        self.hear(server, ToPeer::Welcome { protocol: PROTOCOL, server: ServerId(server), boot })
+    }
+
+    /// A worker of two servers that has just sent its first ask.
+    pub(crate) fn registered(settings: Settings) -> Self {
+        let mut rig = Self::new(settings);
+        rig.tick_after(Duration::ZERO);
+        rig.greet(0, 70);
+        rig.hear(0, joined(FIRST_LIFE));
+        rig.hear(0, ToPeer::Registered { has_values: true });
+        rig.greet(1, 71);
+        assert_eq!(rig.hear(1, ToPeer::Registered { has_values: true }), [send(0, ask(0, None))]);
+        rig
+    }
+
+    /// A worker of two servers that computes its first batch, 0, and has the work for the next.
+    pub(crate) fn computing(settings: Settings, next: Work) -> Self {
+        let mut rig = Self::registered(settings);
+        rig.hear(0, batch(0));
+        rig.values(0, 1, 0);
+        rig.values(1, 2, 0);
+        rig.on(Event::BatchLoaded { batch: BatchIndex(0) });
+        rig.hear(0, ToPeer::Work(next));
+        rig
+    }
+
+    pub(crate) fn values(&mut self, shard: u32, request: u64, version: u64) -> Vec<Effect> {
+        let served = Served { version: Version(version), minimum: Clock(0), lead: 0, held_us: 0 };
+        self.on(Event::ValuesArrived { server: ServerId(shard), shard: ShardId(shard), request, served })
+    }
+
+    pub(crate) fn gradient(&mut self, sequence: u64, bad_key: Option<u64>) -> Vec<Effect> {
+        let sequence = Sequence(sequence);
+        self.on(Event::GradientReady { sequence, bad_key, loss: 0.5, samples: 4 })
+    }
+
+    pub(crate) fn pushed(
+        &mut self,
+        shard: u32,
+        sequence: u64,
+        clock: u64,
+        outcome: PushOutcome,
+    ) -> Vec<Effect> {
+        self.hear(
+            shard,
+            ToPeer::Pushed(Pushed {
+                shard: ShardId(shard),
+                sequence: Sequence(sequence),
+                duplicate: false,
+                clock: Clock(clock),
+                outcome,
+                held_us: 0,
+            }),
+        )
+    }
+}
+
+pub(crate) fn joined(incarnation: Incarnation) -> ToPeer {
+    ToPeer::Joined { worker: ONE, incarnation, clock: Clock(0) }
+}
+
+pub(crate) fn applied(version: u64) -> PushOutcome {
+    PushOutcome::Applied { version: Version(version), staleness: 0 }
+}
+
+pub(crate) fn work(index: u64) -> Work {
+    Work::Batch { batch: BatchIndex(index), evaluate: None, enter: None }
+}
+
+pub(crate) fn batch(index: u64) -> ToPeer {
+    ToPeer::Work(work(index))
+}
+
+pub(crate) fn send(server: u32, message: ToServer) -> Effect {
+    Effect::Send { server: ServerId(server), message }
+}
+
+pub(crate) fn connect(server: u32) -> Effect {
+    Effect::Connect { server: ServerId(server) }
+}
+
+pub(crate) fn disconnect(server: u32) -> Effect {
+    Effect::Disconnect { server: ServerId(server) }
+}
+
+pub(crate) fn load(index: u64) -> Effect {
+    Effect::LoadBatch { batch: BatchIndex(index) }
+}
+
+pub(crate) fn ask(clock: u64, done: Option<u64>) -> ToServer {
+    ToServer::Ask(Ask { clock: Clock(clock), done: done.map(BatchIndex), returned: None, report: None })
+}
+
+pub(crate) fn join(former: Option<(WorkerId, Incarnation)>) -> ToServer {
+    ToServer::Join(Join { layout_hash: 1, config_hash: 2, data_hash: 3, sample_count: 100, former })
+}
+
+pub(crate) fn register(clock: u64) -> ToServer {
+    ToServer::Register(Register {
+        worker: ONE,
+        incarnation: FIRST_LIFE,
+        layout_hash: 1,
+        config_hash: 2,
+        clock: Clock(clock),
+        batch_count: 20,
+    })
+}
+
+/// What a pull of a shard of the same server looks like.
+pub(crate) fn pull(shard: u32, request: u64, clock: u64, after: u64) -> [Effect; 2] {
+    let kind = PullKind::Gated { clock: Clock(clock), after: Sequence(after) };
+    pull_of(shard, request, kind)
+}
+
+pub(crate) fn snapshot(shard: u32, request: u64) -> [Effect; 2] {
+    pull_of(shard, request, PullKind::Snapshot)
+}
+
+fn pull_of(shard: u32, request: u64, kind: PullKind) -> [Effect; 2] {
+    let snapshot = kind == PullKind::Snapshot;
+    let (server, shard_id) = (ServerId(shard), ShardId(shard));
+    [
+        Effect::ExpectValues { server, shard: shard_id, request, snapshot },
+        send(shard, ToServer::Pull(Pull { shard: shard_id, request, kind })),
+    ]
+}
+
+pub(crate) fn push(shard: u32, sequence: u64, clock: u64, version: u64, batch: u64) -> Effect {
+    let keys = KeyRange::new(16 * u64::from(shard), 16);
+    Effect::SendPush {
+        server: ServerId(shard),
+        header: TransferHeader {
+            kind: TransferKind::Push,
+            dtype: Dtype::F32,
+            shard: ShardId(shard),
+            worker: ONE,
+            incarnation: FIRST_LIFE,
+            sequence: Sequence(sequence),
+            clock: Clock(clock),
+            version: Version(version),
+            batch: BatchIndex(batch),
+            lead: 0,
+            samples: 4,
+            stripe_count: 1,
+            keys,
+            stripe: keys,
+            held_us: 0,
+        },
+    }
+}
+
+pub(crate) fn initial(shard: u32) -> Effect {
+    let Effect::SendPush { server, mut header } = push(shard, 0, 0, 0, 0) else { unreachable!() };
+    (header.kind, header.samples) = (TransferKind::Initial, 0);
+    Effect::SendInitial { server, header }
+}
+
+pub(crate) fn compute(sequence: u64, batch: u64) -> Effect {
+    Effect::Compute { sequence: Sequence(sequence), batch: BatchIndex(batch) }
+}
+
+pub(crate) fn release(sequence: u64) -> Effect {
+    Effect::ReleaseGradient { sequence: Sequence(sequence) }
+}

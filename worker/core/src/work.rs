@@ -1,0 +1,174 @@
+//! Asking for work, and the work that was given but not begun.
+//!
+//! One ask goes out for each iteration, for the next one, when the computing begins and the pushes before are
+//! answered; it reports what became of the batch before. The coordinator can also give work by itself to a
+//! worker that has none.
+
+use std::collections::VecDeque;
+
+use slackline_core::ids::{BatchIndex, Clock, Moment, ServerId};
+use slackline_core::wire::{Ask, ToServer, Work};
+
+use crate::effect::Effect;
+use crate::error::WorkerError;
+use crate::worker::{COORDINATOR, Worker};
+
+/// Works that may wait; the coordinator never gives more than one ahead and one that ends it.
+const WORK_COUNT_MAX: usize = 4;
+
+/// A work that waits to be begun.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Queued {
+    pub(crate) work: Work,
+    /// For a batch: it is in memory.
+    pub(crate) loaded: bool,
+}
+
+/// What the worker has asked, and what it was given.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Asking {
+    last: Option<Ask>,
+    answered: bool,
+    queue: VecDeque<Queued>,
+    /// A batch whose every push was answered, not reported yet.
+    pub(crate) done: Option<BatchIndex>,
+    /// A batch that must be done again, not reported yet.
+    pub(crate) returned: Option<BatchIndex>,
+    /// Since when there has been nothing to do.
+    pub(crate) quiet_since: Option<Moment>,
+}
+
+impl Asking {
+    /// Whether the first work has been asked for.
+    pub(crate) const fn has_begun(&self) -> bool {
+        self.last.is_some()
+    }
+
+    /// Whether the last ask has been answered.
+    pub(crate) const fn is_answered(&self) -> bool {
+        self.answered
+    }
+
+    /// Whether a batch is to be reported.
+    pub(crate) const fn has_result(&self) -> bool {
+        self.done.is_some() || self.returned.is_some()
+    }
+
+    /// The work to begin next.
+    pub(crate) fn front(&self) -> Option<Queued> {
+        self.queue.front().copied()
+    }
+
+    /// The work at the front is begun.
+    pub(crate) fn pop(&mut self) {
+        self.queue.pop_front();
+    }
+
+    /// Whether nothing waits to be begun.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// How many works wait.
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// The worker joins anew.
+    pub(crate) fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    fn holds(&self, batch: BatchIndex) -> bool {
+        self.queue
+            .iter()
+            .any(|queued| matches!(queued.work, Work::Batch { batch: held, .. } if held == batch))
+    }
+
+    /// A batch that waits has been loaded.
+    pub(crate) fn loaded(&mut self, batch: BatchIndex) {
+        for queued in &mut self.queue {
+            if matches!(queued.work, Work::Batch { batch: waiting, .. } if waiting == batch) {
+                queued.loaded = true;
+            }
+        }
+    }
+}
+
+impl Worker {
+    /// Asks for the work of the iteration at `clock`, and reports.
+    pub(crate) fn ask(&mut self, clock: Clock, effects: &mut Vec<Effect>) {
+        let is_due = self.has_started && self.record.is_due(self.now);
+        let report = is_due.then(|| self.record.take(self.now, self.ledger.take()));
+        let (done, returned) = (self.asking.done.take(), self.asking.returned.take());
+        let ask = Ask { clock, done, returned, report };
+        self.asking.last = Some(ask.clone());
+        self.asking.answered = false;
+        self.send(COORDINATOR, ToServer::Ask(ask), effects);
+    }
+
+    /// Reports the last batch when no further iteration does it.
+    pub(crate) fn flush_result(&mut self, effects: &mut Vec<Effect>) {
+        if self.asking.has_result() {
+            self.ask(self.clock, effects);
+        }
+    }
+
+    /// After a loss: repeats an ask that has no answer. A worker without work repeats its last one too, since
+    /// work given meanwhile may be lost; its report has been counted.
+    pub(crate) fn resume_asking(&mut self, effects: &mut Vec<Effect>) {
+        let Some(mut ask) = self.asking.last.clone() else { return };
+        if self.asking.answered {
+            if !self.waits_for_work() {
+                return;
+            }
+            ask.report = None;
+        }
+        self.send(COORDINATOR, ToServer::Ask(ask), effects);
+    }
+
+    /// Whether there is nothing to do before the next work comes.
+    pub(crate) fn waits_for_work(&self) -> bool {
+        self.asking.has_begun()
+            && self.asking.is_empty()
+            && self.cycle.is_idle()
+            && !self.evaluation.is_blocking()
+    }
+
+    /// Work has arrived.
+    pub(crate) fn on_work(
+        &mut self,
+        server: ServerId,
+        work: Work,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), WorkerError> {
+        if server != COORDINATOR {
+            return Err(WorkerError::OutOfPlace { server, what: "work" });
+        }
+        if !self.asking.has_begun() {
+            return Err(WorkerError::OutOfPlace { server, what: "work before it was asked" });
+        }
+        self.has_started = true;
+        self.asking.answered = true;
+        self.evaluated.clear();
+        self.heard_entered(server);
+        match work {
+            Work::Batch { batch, .. } if self.asking.holds(batch) || self.cycle.holds(batch) => return Ok(()),
+            Work::Idle if self.finished && self.asking.is_empty() => return Ok(()),
+            _ => {}
+        }
+        if self.asking.len() >= WORK_COUNT_MAX {
+            return Err(WorkerError::OutOfPlace { server, what: "more work than was asked for" });
+        }
+        self.asking.queue.push_back(Queued { work, loaded: false });
+        if let Work::Batch { batch, evaluate, .. } = work {
+            effects.push(Effect::LoadBatch { batch });
+            if let Some(at_samples) = evaluate
+                && self.evaluation.is_free()
+            {
+                self.begin_evaluation(at_samples, false, effects);
+            }
+        }
+        Ok(())
+    }
+}

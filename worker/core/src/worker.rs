@@ -1,0 +1,305 @@
+//! The worker: its state, and which part of it an event concerns.
+
+use std::collections::BTreeMap;
+
+use slackline_core::ids::{Clock, Incarnation, KeyRange, Moment, ServerId, ShardId, WorkerId};
+use slackline_core::wire::{Evaluated, Refusal, RefusalCode, ToPeer, ToServer};
+
+use crate::effect::Effect;
+use crate::error::WorkerError;
+use crate::evaluation::Evaluation;
+use crate::event::Event;
+use crate::iteration::{Cycle, Gradient};
+use crate::leave::Leaving;
+use crate::ledger::{Category, Ledger};
+use crate::notice::Notice;
+use crate::record::Record;
+use crate::session::{Session, State};
+use crate::settings::Settings;
+use crate::waits::Reported;
+use crate::work::Asking;
+
+/// The server that decides about membership and hands out work.
+pub(crate) const COORDINATOR: ServerId = ServerId(0);
+
+/// What the coordinator made of this worker.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Member {
+    pub(crate) worker: WorkerId,
+    pub(crate) incarnation: Incarnation,
+}
+
+/// One worker. It has no parameters and no data of its own: it can go and come back at any time.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    pub(crate) settings: Settings,
+    /// The shards that have keys, with their servers.
+    pub(crate) shards: BTreeMap<ShardId, (ServerId, KeyRange)>,
+    pub(crate) now: Moment,
+    /// The coordinator and every server that owns a shard with keys.
+    pub(crate) sessions: BTreeMap<ServerId, Session>,
+    pub(crate) member: Option<Member>,
+    /// What the worker was before its lease ran out.
+    pub(crate) former: Option<(WorkerId, Incarnation)>,
+    /// Iterations completed, or more where a server has moved the worker up.
+    pub(crate) clock: Clock,
+    /// Number of the last pull.
+    pub(crate) request_last: u64,
+    pub(crate) asking: Asking,
+    /// The worker has told the servers that it has no work.
+    pub(crate) finished: bool,
+    /// The first work has come.
+    pub(crate) has_started: bool,
+    pub(crate) cycle: Cycle,
+    pub(crate) evaluation: Evaluation,
+    /// Results of evaluations that the coordinator has perhaps not heard.
+    pub(crate) evaluated: Vec<Evaluated>,
+    pub(crate) ledger: Ledger,
+    pub(crate) record: Record,
+    pub(crate) waits_reported: Reported,
+    pub(crate) leaving: Option<Leaving>,
+    pub(crate) has_exited: bool,
+}
+
+impl Worker {
+    /// A worker that begins with its first [`Event::Tick`], which is due at once.
+    #[must_use]
+    pub fn new(settings: Settings, now: Moment) -> Self {
+        let owner = |shard| settings.partition.server_of(shard);
+        let shards: BTreeMap<_, _> =
+            settings.partition.shards().map(|(shard, keys)| (shard, (owner(shard), keys))).collect();
+        let mut coordinator = Session::new(COORDINATOR, now);
+        coordinator.want(now);
+        let mut sessions = BTreeMap::from([(COORDINATOR, coordinator)]);
+        for (server, _) in shards.values() {
+            sessions.entry(*server).or_insert_with(|| Session::new(*server, now));
+        }
+        Self {
+            settings,
+            shards,
+            now,
+            sessions,
+            member: None,
+            former: None,
+            clock: Clock(0),
+            request_last: 0,
+            asking: Asking::default(),
+            finished: false,
+            has_started: false,
+            cycle: Cycle::default(),
+            evaluation: Evaluation::Free,
+            evaluated: Vec::new(),
+            ledger: Ledger::default(),
+            record: Record::new(now),
+            waits_reported: Reported::new(),
+            leaving: None,
+            has_exited: false,
+        }
+    }
+
+    /// Takes in one event and appends what is to be done to `effects`, in order. `now` does not go back; if
+    /// it does, it is taken as standing still.
+    pub fn handle(&mut self, now: Moment, event: Event, effects: &mut Vec<Effect>) {
+        if self.has_exited {
+            return;
+        }
+        self.now = self.now.max(now);
+        self.ledger.advance(self.now);
+        let outcome = if self.leaving.is_some() {
+            self.route_leaving(&event, effects);
+            Ok(())
+        } else {
+            self.route(event, effects).and_then(|()| self.step(effects))
+        };
+        if let Err(error) = outcome {
+            self.fail(error, effects);
+        }
+        let quiet = self.waits_for_work();
+        self.asking.quiet_since = quiet.then(|| self.asking.quiet_since.unwrap_or(self.now));
+        self.ledger.enter(self.category(), self.now);
+    }
+
+    /// The latest moment for the next [`Event::Tick`]; none once the worker has ended.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Moment> {
+        if self.has_exited {
+            return None;
+        }
+        if let Some(leaving) = &self.leaving {
+            return Some(leaving.deadline);
+        }
+        let sessions = self.sessions.values().filter_map(|session| session.deadline(&self.settings));
+        sessions.chain(self.wait_deadline()).min()
+    }
+
+    /// The worker's id and incarnation, while it is a member.
+    #[must_use]
+    pub fn member(&self) -> Option<(WorkerId, Incarnation)> {
+        self.member.map(|member| (member.worker, member.incarnation))
+    }
+
+    /// Iterations the worker has completed.
+    #[must_use]
+    pub const fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    fn route(&mut self, event: Event, effects: &mut Vec<Effect>) -> Result<(), WorkerError> {
+        match event {
+            Event::Connected { server } => {
+                if let Some(session) = self.sessions.get_mut(&server) {
+                    session.connected();
+                }
+            }
+            Event::ConnectFailed { server, reason, fatal: true } => {
+                return Err(WorkerError::Connect { server, reason });
+            }
+            Event::ConnectFailed { server, reason, fatal: false } => {
+                if let Some(session) = self.sessions.get_mut(&server) {
+                    session.failed(reason, self.now, effects);
+                }
+            }
+            Event::Lost { server } => self.on_lost(server, effects),
+            Event::Message { server, message } => return self.on_message(server, message, effects),
+            Event::ValuesArrived { shard, request, served, .. } => {
+                self.on_values(shard, request, served, effects);
+            }
+            Event::BatchLoaded { batch } => self.on_loaded(batch),
+            Event::GradientReady { sequence, bad_key, loss, samples } => {
+                self.on_gradient(sequence, Gradient { bad_key, loss, samples }, effects);
+            }
+            Event::EvaluationReady { at_samples, loss, accuracy } => {
+                self.on_evaluation(at_samples, (loss, accuracy), effects);
+            }
+            Event::Tick { wire_sent, wire_received } => {
+                return self.on_tick(wire_sent, wire_received, effects);
+            }
+            Event::Interrupt => self.on_interrupt(effects),
+        }
+        Ok(())
+    }
+
+    /// Once the worker goes, only what ends the waiting for goodbyes matters.
+    fn route_leaving(&mut self, event: &Event, effects: &mut Vec<Effect>) {
+        match event {
+            Event::Message { server, message: ToPeer::Goodbye | ToPeer::Refused(_) }
+            | Event::ConnectFailed { server, .. }
+            | Event::Lost { server } => self.on_gone(*server, effects),
+            Event::Tick { .. } => self.leave_if_late(effects),
+            Event::Interrupt => self.on_interrupt(effects),
+            _ => {}
+        }
+    }
+
+    fn on_message(
+        &mut self,
+        server: ServerId,
+        message: ToPeer,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), WorkerError> {
+        // A session speaks for the worker only once it is registered; what comes earlier belongs to an older
+        // one.
+        let is_registered = self.is_registered(server);
+        match message {
+            ToPeer::Welcome { protocol, server: answered, boot } => {
+                self.on_welcome(server, (protocol, answered, boot), effects)
+            }
+            ToPeer::Joined { worker, incarnation, clock } => {
+                self.on_joined(server, worker, incarnation, clock, effects)
+            }
+            ToPeer::Registered { has_values } => {
+                self.on_registered(server, has_values, effects);
+                Ok(())
+            }
+            ToPeer::Work(work) if is_registered => self.on_work(server, work, effects),
+            ToPeer::Pushed(pushed) if is_registered => self.on_pushed(server, pushed, effects),
+            ToPeer::Refused(refusal) => self.on_refused(server, refusal, effects),
+            ToPeer::Work(_) | ToPeer::Pushed(_) | ToPeer::Status(_) | ToPeer::Goodbye => Ok(()),
+        }
+    }
+
+    fn on_refused(
+        &mut self,
+        server: ServerId,
+        refusal: Refusal,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), WorkerError> {
+        match self.state_of(server) {
+            State::Closed | State::Backoff { .. } | State::Connecting => Ok(()),
+            State::Greeting | State::Joining | State::Registering | State::Registered => {
+                if refusal.code == RefusalCode::Fenced {
+                    self.fence(server, effects);
+                    return Ok(());
+                }
+                self.on_gone(server, effects);
+                Err(WorkerError::Refused { server, code: refusal.code, text: refusal.text.shown() })
+            }
+        }
+    }
+
+    fn on_lost(&mut self, server: ServerId, effects: &mut Vec<Effect>) {
+        if let Some(session) = self.sessions.get_mut(&server)
+            && session.is_connected()
+        {
+            effects.push(Effect::Notice(Notice::Lost { server }));
+            session.retry(self.now, effects);
+        }
+    }
+
+    fn on_tick(&mut self, sent: u64, received: u64, effects: &mut Vec<Effect>) -> Result<(), WorkerError> {
+        self.record.wire_totals(sent, received);
+        for session in self.sessions.values_mut() {
+            session.tick(&self.settings, self.now, effects)?;
+        }
+        self.report_waits(effects);
+        Ok(())
+    }
+
+    /// What the worker's time is spent on now; none before its first work and after its last.
+    fn category(&self) -> Option<Category> {
+        if !self.has_started || self.leaving.is_some() {
+            None
+        } else if self.evaluation.is_blocking() {
+            Some(Category::Evaluate)
+        } else {
+            Some(self.cycle.category())
+        }
+    }
+
+    /// Sends a control message if the session is registered. If it is not, the message is part of what is
+    /// sent when it is.
+    pub(crate) fn send(&mut self, server: ServerId, message: ToServer, effects: &mut Vec<Effect>) {
+        if let Some(session) = self.sessions.get_mut(&server)
+            && session.is_registered()
+        {
+            session.send(message, self.now, effects);
+        }
+    }
+
+    /// Whether the session with a server speaks for this worker.
+    pub(crate) fn is_registered(&self, server: ServerId) -> bool {
+        self.sessions.get(&server).is_some_and(Session::is_registered)
+    }
+
+    pub(crate) fn state_of(&self, server: ServerId) -> State {
+        self.sessions.get(&server).map_or(State::Closed, |session| session.state)
+    }
+
+    /// The servers that the worker has to do with.
+    pub(crate) fn servers(&self) -> Vec<ServerId> {
+        self.sessions.keys().copied().collect()
+    }
+
+    /// The shards with keys on one server.
+    pub(crate) fn shards_on(&self, server: ServerId) -> impl Iterator<Item = (ShardId, KeyRange)> + '_ {
+        let here = move |(_, (owner, _)): &(&ShardId, &(ServerId, KeyRange))| *owner == server;
+        self.shards.iter().filter(here).map(|(shard, (_, keys))| (*shard, *keys))
+    }
+
+    /// A server has shown that it knows the worker's entry.
+    pub(crate) fn heard_entered(&mut self, server: ServerId) {
+        if let Some(session) = self.sessions.get_mut(&server) {
+            session.entering = None;
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The computing threads: gradients on one, evaluations on another, so that neither holds up the network or the heartbeat.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use slackline_core::config::Config;
+use slackline_core::ids::Sequence;
+use tokio::sync::mpsc::Sender;
+
+use crate::dataset::Dataset;
+use crate::model::pieces::PairwiseGradient;
+use crate::model::{self, Batch};
+
+/// Examples evaluated at once: enough to fill the cache, too few to notice in memory.
+const EVALUATION_CHUNK: usize = 256;
+
+/// A gradient to compute; the buffers go with it and come back.
+#[derive(Debug)]
+pub(crate) struct GradientJob {
+    pub(crate) sequence: Sequence,
+    pub(crate) batch: Batch,
+    pub(crate) values: Vec<f32>,
+    pub(crate) gradient: Vec<f32>,
+}
+
+/// An evaluation to do.
+#[derive(Debug)]
+pub(crate) struct EvaluationJob {
+    pub(crate) at_samples: u64,
+    pub(crate) values: Vec<f32>,
+}
+
+/// What a computing thread has done.
+#[derive(Debug)]
+pub(crate) enum Done {
+    Gradient { job: Box<GradientJob>, loss: f64, bad_key: Option<u64> },
+    Evaluation { job: EvaluationJob, loss: f64, accuracy: f64 },
+}
+
+/// The two threads. They end when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Compute {
+    gradients: Option<SyncSender<Box<GradientJob>>>,
+    evaluations: Option<SyncSender<EvaluationJob>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Compute {
+    pub(crate) fn start(
+        config: &Config,
+        dataset: &Arc<Dataset>,
+        done: &Sender<Done>,
+    ) -> std::io::Result<Self> {
+        // One gradient and one evaluation are under way at most: a place for each is enough that nobody waits.
+        let (gradients, gradient_jobs) = sync_channel(2);
+        let (evaluations, evaluation_jobs) = sync_channel(2);
+        let largest = config.train.batch as usize;
+        let (inputs, classes) = (dataset.input_count, dataset.class_count);
+        let spec = config.model.clone();
+        let microbatch = config.train.microbatch;
+        let first = {
+            let done = done.clone();
+            let spec = spec.clone();
+            let thread = std::thread::Builder::new().name("gradient".to_owned());
+            thread.spawn(move || {
+                let model = model::build(&spec, inputs, classes, largest);
+                let piece = if microbatch == 0 { largest } else { microbatch as usize };
+                let pieces = PairwiseGradient::new(piece, model.layout().len() as usize, largest);
+                compute_gradients(model, pieces, &gradient_jobs, &done);
+            })?
+        };
+        let second = {
+            let (done, dataset) = (done.clone(), dataset.clone());
+            let thread = std::thread::Builder::new().name("evaluation".to_owned());
+            thread.spawn(move || {
+                let model = model::build(&spec, inputs, classes, EVALUATION_CHUNK);
+                evaluate(model, &dataset, &evaluation_jobs, &done);
+            })?
+        };
+        Ok(Self { gradients: Some(gradients), evaluations: Some(evaluations), threads: vec![first, second] })
+    }
+
+    /// Hands a gradient over; false when the thread is gone.
+    pub(crate) fn gradient(&self, job: GradientJob) -> bool {
+        self.gradients.as_ref().is_some_and(|jobs| jobs.try_send(Box::new(job)).is_ok())
+    }
+
+    /// Hands an evaluation over; false when the thread is gone.
+    pub(crate) fn evaluation(&self, job: EvaluationJob) -> bool {
+        self.evaluations.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok())
+    }
+}
+
+impl Drop for Compute {
+    fn drop(&mut self) {
+        (self.gradients, self.evaluations) = (None, None);
+        for thread in self.threads.drain(..) {
+            // A panic there was told as the end of the channel.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn compute_gradients(
+    mut model: Box<dyn model::Model>,
+    mut pieces: PairwiseGradient,
+    jobs: &Receiver<Box<GradientJob>>,
+    done: &Sender<Done>,
+) {
+    while let Ok(mut job) = jobs.recv() {
+        let loss = pieces.gradient(model.as_mut(), &job.values, job.batch.examples(), &mut job.gradient);
+        let bad_key = job.gradient.iter().position(|value| !value.is_finite()).map(|key| key as u64);
+        if done.blocking_send(Done::Gradient { job, loss: f64::from(loss), bad_key }).is_err() {
+            return;
+        }
+    }
+}
+
+fn evaluate(
+    mut model: Box<dyn model::Model>,
+    dataset: &Dataset,
+    jobs: &Receiver<EvaluationJob>,
+    done: &Sender<Done>,
+) {
+    while let Ok(job) = jobs.recv() {
+        let result =
+            model::evaluate_all(model.as_mut(), &job.values, dataset.test_examples(), EVALUATION_CHUNK);
+        let done_job = Done::Evaluation { job, loss: result.loss(), accuracy: result.accuracy() };
+        if done.blocking_send(done_job).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! The worker's loop: events to the pure worker, its effects to the network and the computing threads.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use slackline_core::config::{OnBadGradient, Resolved};
+use slackline_core::ids::{BatchIndex, KeyRange, Moment, Sequence};
+use slackline_core::layout::Layout;
+use slackline_core::schedule::DataOrder;
+use slackline_core::wire::{RefusalCode, TransferHeader};
+use slackline_net::{
+    Connector, Destination, Identity, KeysError, NetworkStopped, NetworkThread, Settings, SharedValues,
+};
+use slackline_worker_core::{Effect, Event, Notice, Worker, WorkerError};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::compute::{Compute, Done, EvaluationJob, GradientJob};
+use crate::dataset::{self, DataSettings, Dataset, DatasetError};
+use crate::link::{Expected, Links, Tagged};
+use crate::loader::{Loader, LoaderError};
+use crate::model::{self, Batch};
+
+/// Events that may wait for the driver; when it is full, connections are read no further.
+const EVENTS_MAX: usize = 1024;
+
+/// How often the wire's byte counts are looked at, and the least pace of ticks.
+const TICK_MAX: Duration = Duration::from_millis(100);
+
+/// What a worker is started with.
+pub struct WorkerOptions {
+    /// The configuration of the run.
+    pub resolved: Resolved,
+    /// Addresses of the servers, in order.
+    pub addresses: Vec<String>,
+    /// Folder of the keys.
+    pub keys: PathBuf,
+}
+
+/// Why a worker ended without finishing.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerFailure {
+    /// The keys.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
+    /// The data.
+    #[error(transparent)]
+    Dataset(#[from] DatasetError),
+    /// The loader.
+    #[error(transparent)]
+    Loader(#[from] LoaderError),
+    /// The machine gives no thread.
+    #[error("the system gives no thread: {0}")]
+    Thread(#[from] std::io::Error),
+    /// The network thread is gone.
+    #[error(transparent)]
+    Stopped(#[from] NetworkStopped),
+    /// A computing thread is gone.
+    #[error("a computing thread has ended; see the log above")]
+    ComputeEnded,
+    /// The run.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+}
+
+impl WorkerFailure {
+    /// Whether the one who started it can mend it (exit code 2), and not the world (1).
+    #[must_use]
+    pub const fn is_users(&self) -> bool {
+        match self {
+            Self::Keys(_) | Self::Dataset(_) => true,
+            Self::Worker(error) => match error {
+                WorkerError::Connect { .. }
+                | WorkerError::Protocol { .. }
+                | WorkerError::WrongServer { .. } => true,
+                WorkerError::Refused { code, .. } => {
+                    matches!(code, RefusalCode::Role | RefusalCode::Mismatch)
+                }
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+}
+
+/// Runs a worker until its work is done; blocks the calling thread.
+///
+/// # Errors
+/// [`WorkerFailure`]; nothing is left running.
+pub fn run(options: WorkerOptions) -> Result<(), WorkerFailure> {
+    let WorkerOptions { resolved, addresses, keys } = options;
+    let config = &resolved.config;
+    let identity = Identity::load(&keys, slackline_net::Role::Worker)?;
+    let network = Settings::new(&config.transport, Duration::from_secs_f64(config.cluster.lease_s));
+    let dataset = Arc::new(dataset::load(&DataSettings {
+        spec: config.data.dataset,
+        dir: config.data.dir.as_ref().map(PathBuf::from),
+        limit: config.data.limit,
+    })?);
+    let (train, samples) = (&config.train, dataset.train.len() as u64);
+    let order = DataOrder::new(config.seed, samples, train.batch, train.epochs);
+    let settings = worker_settings(&resolved, &dataset, &order);
+    let (loaded, batches_loaded) = mpsc::channel(EVENTS_MAX);
+    let loader = Loader::start(dataset.clone(), order, move |index| {
+        // Fails only when the driver has ended, and then nobody needs to know.
+        let _ = loaded.blocking_send(index);
+    })?;
+    let (done, jobs_done) = mpsc::channel(4);
+    let compute = Compute::start(config, &dataset, &done)?;
+    let layout = config.layout();
+    let mut initial = vec![0.0; layout.len() as usize];
+    model::build(&config.model, dataset.input_count, dataset.class_count, 1)
+        .initialize(config.seed, &mut initial);
+    let net = NetworkThread::start("network")?;
+    let (events, tagged) = mpsc::channel(EVENTS_MAX);
+    let links = Links::new(Connector::new(&identity, &network)?, addresses, network, events);
+    let began = Instant::now();
+    let driver = Driver {
+        worker: Worker::new(settings, Moment(0)),
+        began,
+        flat: KeyRange::new(0, layout.len()),
+        initial: SharedValues::from(initial),
+        layout,
+        links,
+        loader,
+        compute,
+        training: Buffer::default(),
+        evaluation: Buffer::default(),
+        loaded: BTreeMap::new(),
+        gradients: BTreeMap::new(),
+        spare: Vec::new(),
+        reclaiming: Vec::new(),
+        exit: None,
+    };
+    let inbox = Inbox { tagged, batches_loaded, jobs_done };
+    let outcome = net.block_on(driver.run(inbox))?;
+    net.stop();
+    outcome
+}
+
+fn worker_settings(
+    resolved: &Resolved,
+    dataset: &Dataset,
+    order: &DataOrder,
+) -> slackline_worker_core::Settings {
+    let config = &resolved.config;
+    slackline_worker_core::Settings {
+        partition: config.partition(),
+        layout_hash: config.layout().hash(),
+        config_hash: resolved.hash(),
+        data_hash: dataset.fingerprint(),
+        sample_count: dataset.train.len() as u64,
+        batch_count: order.batch_count(),
+        lease: Duration::from_secs_f64(config.cluster.lease_s),
+        connect_timeout: Duration::from_secs_f64(config.cluster.connect_timeout_s),
+        wait_report: Duration::from_secs_f64(config.cluster.wait_report_s),
+        stop_on_bad_gradient: config.consistency.on_bad_gradient == OnBadGradient::Stop,
+    }
+}
+
+/// Where events come from.
+struct Inbox {
+    tagged: mpsc::Receiver<Tagged>,
+    batches_loaded: mpsc::Receiver<BatchIndex>,
+    jobs_done: mpsc::Receiver<Done>,
+}
+
+/// A flat buffer that pulls are read into, and that is lent to a computing thread meanwhile.
+#[derive(Debug, Default)]
+struct Buffer {
+    destination: Option<Destination>,
+    spare: Vec<f32>,
+}
+
+impl Buffer {
+    /// Where the next pulls go.
+    fn destination(&mut self, flat: KeyRange) -> Option<Destination> {
+        if self.destination.is_none() {
+            let mut values = std::mem::take(&mut self.spare);
+            values.resize(flat.len as usize, 0.0);
+            self.destination = Destination::new(flat, values).ok();
+        }
+        self.destination.clone()
+    }
+
+    /// The values that were pulled.
+    fn lend(&mut self) -> Vec<f32> {
+        self.destination.take().map_or_else(Vec::new, |destination| destination.take())
+    }
+}
+
+struct Driver {
+    worker: Worker,
+    began: Instant,
+    flat: KeyRange,
+    layout: Layout,
+    initial: SharedValues,
+    links: Links,
+    loader: Loader,
+    compute: Compute,
+    training: Buffer,
+    evaluation: Buffer,
+    loaded: BTreeMap<BatchIndex, Batch>,
+    /// Gradients that servers have not answered yet, for sending again.
+    gradients: BTreeMap<Sequence, SharedValues>,
+    spare: Vec<Vec<f32>>,
+    /// Released gradients that QUIC may still hold.
+    reclaiming: Vec<SharedValues>,
+    exit: Option<Result<(), WorkerFailure>>,
+}
+
+impl Driver {
+    async fn run(mut self, mut inbox: Inbox) -> Result<(), WorkerFailure> {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        self.tick();
+        loop {
+            if let Some(exit) = self.exit.take() {
+                self.links.close().await;
+                return exit;
+            }
+            let next = self.next_tick();
+            tokio::select! {
+                Some((server, number, event)) = inbox.tagged.recv() => {
+                    if self.links.is_present(server, number) {
+                        self.handle(event);
+                    }
+                }
+                Some(batch) = inbox.batches_loaded.recv() => self.batch_loaded(batch),
+                Some(done) = inbox.jobs_done.recv() => self.job_done(done),
+                () = tokio::time::sleep_until(next.into()) => self.tick(),
+                _ = interrupt.recv() => self.handle(Event::Interrupt),
+                _ = terminate.recv() => self.handle(Event::Interrupt),
+            }
+        }
+    }
+
+    fn next_tick(&self) -> Instant {
+        let latest = Instant::now() + TICK_MAX;
+        let wanted = self.worker.next_deadline().map(|moment| self.began + Duration::from_nanos(moment.0));
+        wanted.map_or(latest, |wanted| wanted.min(latest))
+    }
+
+    fn tick(&mut self) {
+        let (wire_sent, wire_received) = self.links.wire_bytes();
+        self.handle(Event::Tick { wire_sent, wire_received });
+    }
+
+    fn handle(&mut self, event: Event) {
+        let now = Moment(self.began.elapsed().as_nanos() as u64);
+        let mut effects = Vec::new();
+        self.worker.handle(now, event, &mut effects);
+        for effect in effects {
+            self.perform(effect);
+        }
+    }
+
+    fn fail(&mut self, failure: impl Into<WorkerFailure>) {
+        self.exit.get_or_insert(Err(failure.into()));
+    }
+
+    fn batch_loaded(&mut self, index: BatchIndex) {
+        match self.loader.take(index) {
+            Ok(batch) => {
+                self.loaded.insert(index, batch);
+                self.handle(Event::BatchLoaded { batch: index });
+            }
+            Err(error) => self.fail(error),
+        }
+    }
+
+    fn job_done(&mut self, done: Done) {
+        match done {
+            Done::Gradient { job, loss, bad_key } => {
+                let GradientJob { sequence, batch, values, gradient, .. } = *job;
+                let samples = batch.samples() as u32;
+                self.loader.give_back(batch);
+                self.training.spare = values;
+                self.gradients.insert(sequence, SharedValues::from(gradient));
+                self.handle(Event::GradientReady { sequence, bad_key, loss, samples });
+            }
+            Done::Evaluation { job, loss, accuracy } => {
+                self.evaluation.spare = job.values;
+                self.handle(Event::EvaluationReady { at_samples: job.at_samples, loss, accuracy });
+            }
+        }
+    }
+
+    fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Connect { server } => self.links.connect(server),
+            Effect::Disconnect { server } => self.links.disconnect(server),
+            Effect::Send { server, message } => self.links.send(server, message),
+            Effect::ExpectValues { server, shard, request, snapshot } => {
+                let buffer = if snapshot { &mut self.evaluation } else { &mut self.training };
+                if let Some(destination) = buffer.destination(self.flat) {
+                    self.links.expect(server, shard, snapshot, Expected { request, destination });
+                }
+            }
+            Effect::SendPush { server, header } => {
+                if let Some(gradient) = self.gradients.get(&header.sequence) {
+                    self.links.transfer(server, header, part(gradient, &header));
+                }
+            }
+            Effect::SendInitial { server, header } => {
+                self.links.transfer(server, header, part(&self.initial, &header));
+            }
+            Effect::LoadBatch { batch } => {
+                if let Err(error) = self.loader.request(batch) {
+                    self.fail(error);
+                }
+            }
+            Effect::Compute { sequence, batch } => self.start_gradient(sequence, batch),
+            Effect::ReleaseGradient { sequence } => self.release(sequence),
+            Effect::Evaluate { at_samples, .. } => {
+                let values = self.evaluation.lend();
+                if !self.compute.evaluation(EvaluationJob { at_samples, values }) {
+                    self.fail(WorkerFailure::ComputeEnded);
+                }
+            }
+            Effect::Notice(notice) => self.say(&notice),
+            Effect::Exit(outcome) => {
+                self.exit.get_or_insert(outcome.map_err(WorkerFailure::from));
+            }
+        }
+    }
+
+    fn start_gradient(&mut self, sequence: Sequence, index: BatchIndex) {
+        let Some(batch) = self.loaded.remove(&index) else {
+            self.fail(WorkerFailure::ComputeEnded);
+            return;
+        };
+        let gradient = self.spare_gradient();
+        let values = self.training.lend();
+        if !self.compute.gradient(GradientJob { sequence, batch, values, gradient }) {
+            self.fail(WorkerFailure::ComputeEnded);
+        }
+    }
+
+    /// A buffer for a gradient: one that QUIC has let go, or a new one. Two or three go round.
+    fn spare_gradient(&mut self) -> Vec<f32> {
+        for gradient in std::mem::take(&mut self.reclaiming) {
+            match gradient.try_reclaim() {
+                Ok(buffer) => self.spare.push(buffer),
+                Err(held) => self.reclaiming.push(held),
+            }
+        }
+        self.spare.pop().unwrap_or_else(|| vec![0.0; self.flat.len as usize])
+    }
+
+    fn release(&mut self, sequence: Sequence) {
+        self.reclaiming.extend(self.gradients.remove(&sequence));
+    }
+
+    fn say(&self, notice: &Notice) {
+        let worker = self.worker.member().map_or(0, |(worker, _)| worker.0);
+        let clock = self.worker.clock().0;
+        match notice {
+            Notice::BadGradient { key, .. } => {
+                let tensor = self.layout.tensor_of(*key).map_or("", |tensor| tensor.path.as_str());
+                tracing::warn!(worker, clock, tensor, "{notice} (tensor {tensor})");
+            }
+            Notice::Joined { .. } | Notice::Resumed { .. } => tracing::info!(worker, clock, "{notice}"),
+            _ => tracing::warn!(worker, clock, "{notice}"),
+        }
+    }
+}
+
+fn part(values: &SharedValues, header: &TransferHeader) -> SharedValues {
+    values.slice(header.keys.as_indices())
+}
