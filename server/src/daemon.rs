@@ -413,6 +413,8 @@ async fn send_status(session: SessionId, mut status: Status, shared: Arc<Shared>
             status.held.extend(held);
         }
     }
+    // The rows of all shards together must fit one message.
     status.held.truncate(STATUS_ROWS_MAX);
+    status.shards.truncate(STATUS_ROWS_MAX);
     shared.directory.send(session, Outgoing::Message(ToPeer::Status(Box::new(status))));
 }

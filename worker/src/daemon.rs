@@ -9,7 +9,7 @@ use slackline_core::config::{OnBadGradient, Resolved};
 use slackline_core::ids::{BatchIndex, KeyRange, Moment, Sequence};
 use slackline_core::layout::Layout;
 use slackline_core::schedule::DataOrder;
-use slackline_core::wire::{RefusalCode, TransferHeader};
+use slackline_core::wire::{RefusalCode, ToPeer, TransferHeader, Work};
 use slackline_net::{
     Connector, Destination, Identity, KeysError, NetworkStopped, NetworkThread, Settings, SharedValues,
 };
@@ -225,7 +225,7 @@ impl Driver {
             tokio::select! {
                 Some((server, number, event)) = inbox.tagged.recv() => {
                     if self.links.is_present(server, number) {
-                        self.handle(event);
+                        self.message(event);
                     }
                 }
                 Some(batch) = inbox.batches_loaded.recv() => self.batch_loaded(batch),
@@ -246,6 +246,14 @@ impl Driver {
     fn tick(&mut self) {
         let (wire_sent, wire_received) = self.links.wire_bytes();
         self.handle(Event::Tick { wire_sent, wire_received });
+    }
+
+    /// Before what ends in a report, the byte counts are brought up to date.
+    fn message(&mut self, event: Event) {
+        if let Event::Message { message: ToPeer::Work(Work::Done | Work::Evaluate { .. }), .. } = event {
+            self.tick();
+        }
+        self.handle(event);
     }
 
     fn handle(&mut self, event: Event) {

@@ -6,6 +6,9 @@ use bincode::{Decode, Encode};
 
 use crate::limits::HISTOGRAM_BUCKETS;
 
+/// The bucket of the largest values.
+const LAST_BUCKET: u32 = HISTOGRAM_BUCKETS as u32 - 1;
+
 /// Counts by value. Memory is bounded by [`HISTOGRAM_BUCKETS`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct Histogram {
@@ -30,7 +33,8 @@ pub struct Spread {
 impl Histogram {
     /// Counts one value.
     pub fn record(&mut self, value: u64) {
-        *self.counts.entry(bucket(value)).or_default() += 1;
+        let count = self.counts.entry(bucket(value)).or_default();
+        *count = count.saturating_add(1);
         self.sum = self.sum.saturating_add(value);
         self.max = self.max.max(value);
     }
@@ -39,7 +43,8 @@ impl Histogram {
     pub fn merge(&mut self, other: &Self) {
         for (bucket, count) in &other.counts {
             // A peer may send anything: rows outside the buckets are folded into the last.
-            *self.counts.entry((*bucket).min(HISTOGRAM_BUCKETS as u32 - 1)).or_default() += count;
+            let sum = self.counts.entry((*bucket).min(LAST_BUCKET)).or_default();
+            *sum = sum.saturating_add(*count);
         }
         self.sum = self.sum.saturating_add(other.sum);
         self.max = self.max.max(other.max);
@@ -71,7 +76,7 @@ impl Histogram {
         for (bucket, count) in &self.counts {
             seen = seen.saturating_add(*count);
             if seen >= wanted {
-                return lowest_in(*bucket).min(self.max);
+                return lowest_in((*bucket).min(LAST_BUCKET)).min(self.max);
             }
         }
         0
@@ -129,5 +134,15 @@ mod tests {
             merged.merge(&of(&right));
             prop_assert_eq!(merged, of(&[left, right].concat()));
         }
+    }
+
+    #[test]
+    fn absurd_counts_of_a_peer_saturate() {
+        let absurd =
+            Histogram { counts: [(3, u64::MAX), (u32::MAX, u64::MAX)].into(), sum: u64::MAX, max: u64::MAX };
+        let mut total = absurd.clone();
+        total.merge(&absurd);
+        assert_eq!(total.count(), u64::MAX);
+        assert!(absurd.quantile(0.99) <= u64::MAX && total.counts.len() <= 3);
     }
 }

@@ -13,10 +13,10 @@ macro_rules! number {
         pub struct $name(pub $inner);
 
         impl $name {
-            /// The one after this one.
+            /// The one after this one; the last one stays, since the number may come from a peer.
             #[must_use]
             pub const fn next(self) -> Self {
-                Self(self.0 + 1)
+                Self(self.0.saturating_add(1))
             }
         }
 

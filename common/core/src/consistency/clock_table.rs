@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::HoldReason;
 use crate::ids::{Clock, WorkerId};
 
 /// Whether a worker's clock counts towards the minimum.
@@ -88,6 +89,13 @@ impl ClockTable {
             .iter()
             .find(|(_, row)| **row == (minimum, Standing::Active))
             .map(|(worker, _)| (*worker, minimum))
+    }
+
+    /// Why somebody waits for the minimum to reach `needs`. Looks through the rows: for reports, not for every event.
+    #[must_use]
+    pub fn hold_reason(&self, needs: Clock) -> Option<HoldReason> {
+        let (slowest, at) = self.slowest()?;
+        (at < needs).then_some(HoldReason::Clock { slowest, at, needs })
     }
 
     /// All rows, by worker.

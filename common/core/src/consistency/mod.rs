@@ -131,8 +131,11 @@ impl fmt::Display for HoldReason {
 pub enum PullVerdict {
     /// Answer now.
     Serve,
-    /// Wait.
-    Hold(HoldReason),
+    /// Wait until the minimum clock is `needs`; [`ClockTable::hold_reason`] says who it is that is slow.
+    Hold {
+        /// The clock that every live worker must reach.
+        needs: Clock,
+    },
 }
 
 /// Why a gradient is not used.

@@ -3,7 +3,7 @@
 //! A worker at clock c may read only values that include every live worker's first c - s iterations. It can thus be at
 //! most s + 1 iterations ahead of the slowest, counted after its own push.
 
-use super::{ClockTable, HoldReason, Policy, PullVerdict, PushVerdict};
+use super::{ClockTable, Policy, PullVerdict, PushVerdict};
 use crate::ids::Clock;
 
 /// The rule with its bound s.
@@ -16,8 +16,8 @@ pub struct Ssp {
 impl Policy for Ssp {
     fn pull(&self, table: &ClockTable, clock: Clock) -> PullVerdict {
         let needs = Clock(clock.0.saturating_sub(self.staleness));
-        match table.slowest() {
-            Some((slowest, at)) if at < needs => PullVerdict::Hold(HoldReason::Clock { slowest, at, needs }),
+        match table.minimum() {
+            Some(minimum) if minimum < needs => PullVerdict::Hold { needs },
             _ => PullVerdict::Serve,
         }
     }

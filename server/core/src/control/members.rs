@@ -146,7 +146,7 @@ impl Members {
     ) -> (Vec<MemberRow>, u32) {
         let row = |(worker, member): (&WorkerId, &Member)| {
             let mut address = member.session.map_or_else(|| "not connected".to_owned(), &address);
-            address.truncate(64);
+            address.truncate(slackline_core::limits::ADDRESS_BYTES_MAX);
             MemberRow {
                 worker: *worker,
                 incarnation: member.incarnation,

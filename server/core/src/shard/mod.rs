@@ -311,7 +311,7 @@ impl Shard {
         }
         for held in &self.held {
             let ready = self.started && !self.values.is_empty();
-            assert!(!ready || self.verdict(held).is_some(), "a pull is held that could be served: {held:?}");
+            assert!(!ready || self.waits(held).is_some(), "a pull is held that could be served: {held:?}");
         }
         for clock in self.collected.keys() {
             assert!(*clock >= self.open, "{clock} was closed but pushes of it are kept");

@@ -1,7 +1,7 @@
 //! A pull on its way through a shard: held until the run has begun, the reader's own pushes are in and the policy allows it.
 
 use slackline_core::consistency::{HoldReason, PullVerdict};
-use slackline_core::ids::{Clock, Incarnation, Moment, SessionId, WorkerId};
+use slackline_core::ids::{Clock, Incarnation, Moment, Sequence, SessionId, WorkerId};
 use slackline_core::wire::{HeldRow, PullKind, Served};
 
 use super::{Shard, ShardEffect};
@@ -21,6 +21,15 @@ pub struct Held {
     pub since: Moment,
     /// When it first waited for another worker's clock.
     gated_since: Option<Moment>,
+}
+
+/// What a pull waits for, without the names that a report needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Waits {
+    Values,
+    Start,
+    OwnPush { needs: Sequence },
+    Clock { needs: Clock },
 }
 
 impl Held {
@@ -64,27 +73,21 @@ impl Shard {
         self.serve_held(now, effects);
     }
 
-    /// Serves what can be served now, in order of arrival.
+    /// Serves what can be served now, in order of arrival. Most events release nobody, and then nothing is moved.
     pub(super) fn serve_held(&mut self, now: Moment, effects: &mut Vec<ShardEffect>) {
-        loop {
-            let waiting = std::mem::take(&mut self.held);
-            let before = waiting.len();
-            for held in waiting {
+        while self.held.iter().any(|held| self.waits(held).is_none()) {
+            for held in std::mem::take(&mut self.held) {
                 self.try_serve(now, held, effects);
-            }
-            // Serving one can raise a clock and so release another.
-            if self.held.is_empty() || self.held.len() == before {
-                return;
             }
         }
     }
 
     fn try_serve(&mut self, now: Moment, mut pull: Held, effects: &mut Vec<ShardEffect>) {
         self.note_clock(&pull);
-        match self.verdict(&pull) {
+        match self.waits(&pull) {
             None => self.serve(now, &pull, effects),
-            Some(reason) => {
-                if matches!(reason, HoldReason::Clock { .. }) && pull.gated_since.is_none() {
+            Some(waits) => {
+                if matches!(waits, Waits::Clock { .. }) && pull.gated_since.is_none() {
                     pull.gated_since = Some(now);
                 }
                 self.held.push(pull);
@@ -104,25 +107,34 @@ impl Shard {
         }
     }
 
-    /// Why a pull must wait; none when it can be served.
-    pub(super) fn verdict(&self, pull: &Held) -> Option<HoldReason> {
+    /// What a pull waits for; none when it can be served.
+    pub(super) fn waits(&self, pull: &Held) -> Option<Waits> {
         if self.values.is_empty() {
-            return Some(HoldReason::NoValues);
+            return Some(Waits::Values);
         }
         let PullKind::Gated { clock, after } = pull.kind else {
             return None;
         };
         if !self.started {
-            return Some(HoldReason::NotStarted);
+            return Some(Waits::Start);
         }
         let (worker, incarnation) = pull.reader?;
         let member = self.member(worker, incarnation)?;
         if !member.window.has_all_to(after) {
-            return Some(HoldReason::OwnPush { needs: after });
+            return Some(Waits::OwnPush { needs: after });
         }
         match self.policy.pull(&self.table, clock) {
             PullVerdict::Serve => None,
-            PullVerdict::Hold(reason) => Some(reason),
+            PullVerdict::Hold { needs } => Some(Waits::Clock { needs }),
+        }
+    }
+
+    fn reason(&self, waits: Waits) -> Option<HoldReason> {
+        match waits {
+            Waits::Values => Some(HoldReason::NoValues),
+            Waits::Start => Some(HoldReason::NotStarted),
+            Waits::OwnPush { needs } => Some(HoldReason::OwnPush { needs }),
+            Waits::Clock { needs } => self.table.hold_reason(needs),
         }
     }
 
@@ -146,7 +158,7 @@ impl Shard {
     pub fn held_rows(&self, now: Moment, most: usize) -> Vec<HeldRow> {
         let row = |held: &Held| {
             let (worker, _) = held.reader?;
-            let reason = self.verdict(held)?;
+            let reason = self.reason(self.waits(held)?)?;
             let since_ms = now.since(held.since).as_millis() as u64;
             Some(HeldRow { worker, shard: self.id, clock: held.clock(), since_ms, reason })
         };

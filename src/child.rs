@@ -1,0 +1,105 @@
+//! One process that `slackline run` has started.
+
+use std::collections::VecDeque;
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::process::{ChildStdin, Command};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::JoinHandle;
+
+/// Lines of a child that are kept for the case that it fails.
+const LAST_WORDS: usize = 8;
+
+/// What a child has to tell.
+#[derive(Debug)]
+pub(crate) enum Told {
+    /// A line on standard output.
+    Line(usize, String),
+    /// A line of its log, to be shown.
+    Log(String),
+    /// It has ended.
+    Ended(usize, std::io::Result<ExitStatus>),
+}
+
+/// A child process, known by its place in the list of all.
+#[derive(Debug)]
+pub(crate) struct Child {
+    pub(crate) name: String,
+    pid: Option<Pid>,
+    last_words: Arc<Mutex<VecDeque<String>>>,
+    /// Open as long as this process lives: its end tells the child to end too.
+    _leash: Option<ChildStdin>,
+    waiting: JoinHandle<()>,
+    pub(crate) ended: Option<ExitStatus>,
+}
+
+impl Child {
+    /// Starts `command`; what it says comes on `told` under `index`. It is in a process group of its own, so that a signal from
+    /// the terminal reaches only this process, which then ends the children in order.
+    pub(crate) fn start(
+        index: usize,
+        name: String,
+        mut command: Command,
+        told: &UnboundedSender<Told>,
+    ) -> std::io::Result<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mut child = command.kill_on_drop(true).spawn()?;
+        let last_words = Arc::new(Mutex::new(VecDeque::new()));
+        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).map(Pid::from_raw);
+        let leash = child.stdin.take();
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let waiting = {
+            let (told, words, name) = (told.clone(), last_words.clone(), name.clone());
+            tokio::spawn(async move {
+                let lines = read_lines(stdout, |line| {
+                    let _ = told.send(Told::Line(index, line));
+                });
+                let log = read_lines(stderr, |line| {
+                    let mut words = words.lock().unwrap_or_else(PoisonError::into_inner);
+                    if words.len() == LAST_WORDS {
+                        words.pop_front();
+                    }
+                    words.push_back(line.clone());
+                    drop(words);
+                    let _ = told.send(Told::Log(format!("[{name}] {line}")));
+                });
+                // All it said is read before its end is told.
+                let (_, _, status) = tokio::join!(lines, log, child.wait());
+                let _ = told.send(Told::Ended(index, status));
+            })
+        };
+        Ok(Self { name, pid, last_words, _leash: leash, waiting, ended: None })
+    }
+
+    /// Sends a signal, unless it has ended.
+    pub(crate) fn signal(&self, signal: Signal) {
+        if let (None, Some(pid)) = (self.ended, self.pid) {
+            // It may end at this very moment.
+            let _ = kill(pid, signal);
+        }
+    }
+
+    /// The last lines of its log.
+    pub(crate) fn last_words(&self) -> Vec<String> {
+        self.last_words.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // Dropping the task drops the process handle, which kills what is left of it.
+        self.waiting.abort();
+    }
+}
+
+async fn read_lines<R: AsyncRead + Unpin>(stream: Option<R>, mut line: impl FnMut(String)) {
+    let Some(stream) = stream else { return };
+    let mut lines = BufReader::new(stream).lines();
+    while let Ok(Some(text)) = lines.next_line().await {
+        line(text);
+    }
+}

@@ -1,0 +1,121 @@
+//! What can be said on the command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Trains models with sharded parameter servers and workers that may run ahead of each other by a bounded number of iterations.
+#[derive(Debug, Parser)]
+#[command(name = "slackline", version)]
+pub(crate) struct Cli {
+    /// What is logged to standard error: error, warn, info, debug, or a filter such as slackline_net=debug.
+    #[arg(long, global = true, value_name = "LEVEL")]
+    pub(crate) log: Option<String>,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a whole experiment on this machine: servers, workers, throw-away keys, summary.
+    Run(Configured),
+    /// Run one server of a cluster.
+    Server(ServerArgs),
+    /// Run one worker; any number, at any time.
+    Worker(WorkerArgs),
+    /// Show who is connected, each worker's clock, and who waits for whom.
+    Status(StatusArgs),
+    /// Make the keys of a cluster.
+    Keys {
+        /// What to do.
+        #[command(subcommand)]
+        command: KeysCommand,
+    },
+    /// Look at a configuration.
+    Config {
+        /// What to do.
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
+}
+
+/// A configuration and what is said over it.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Configured {
+    /// The configuration file; configs/reference.toml explains every key.
+    #[arg(value_name = "CONFIG")]
+    pub(crate) file: PathBuf,
+    /// Set a key over the file and the environment, such as consistency.staleness=4; can be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) sets: Vec<String>,
+    /// Folder of the results; the same as --set out=DIR.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<String>,
+    /// What everything random follows from; the same as --set seed=N.
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Folder of the keys; the same as --set cluster.keys=DIR.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) keys: Option<String>,
+}
+
+/// `slackline server`.
+#[derive(Debug, Args)]
+pub(crate) struct ServerArgs {
+    #[command(flatten)]
+    pub(crate) configured: Configured,
+    /// Which server of cluster.addresses this is, from 0; server 0 is the coordinator.
+    #[arg(long, value_name = "N")]
+    pub(crate) index: u32,
+    /// Address to bind, HOST:PORT; port 0 lets the system choose. By default that of cluster.addresses.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) bind: Option<String>,
+    /// Address that others reach this server at, HOST or HOST:PORT, where it is not the one that is bound.
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) advertise: Option<String>,
+    /// End when standard input ends: for a process that starts this one.
+    #[arg(long, hide = true)]
+    pub(crate) leash: bool,
+}
+
+/// `slackline worker`.
+#[derive(Debug, Args)]
+pub(crate) struct WorkerArgs {
+    #[command(flatten)]
+    pub(crate) configured: Configured,
+    /// End when standard input ends: for a process that starts this one.
+    #[arg(long, hide = true)]
+    pub(crate) leash: bool,
+}
+
+/// `slackline status`.
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) configured: Configured,
+    /// Role to ask as: observer or admin.
+    #[arg(long, value_name = "ROLE", default_value = "observer")]
+    pub(crate) role: String,
+}
+
+/// `slackline keys`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeysCommand {
+    /// Make an authority and one certificate for each role (server, worker, observer, admin).
+    Init {
+        /// Folder to make them in.
+        dir: PathBuf,
+    },
+}
+
+/// `slackline config`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Report every problem of a configuration with file, key, value and what is allowed.
+    Check(Configured),
+    /// Print the resolved configuration and where each value comes from.
+    Show(Configured),
+    /// Print every key with its unit, default and effect.
+    Reference,
+}

@@ -1,0 +1,278 @@
+//! `slackline run`: servers and workers on this machine, from the first key to the summary, and nothing left running.
+
+use std::path::Path;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use slackline_core::config::{Config, Value};
+use slackline_core::wire::Status;
+use slackline_net::{Identity, Role};
+use tokio::process::Command;
+use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{Instant, sleep_until};
+
+use crate::child::{Child, Told};
+use crate::cli::Configured;
+use crate::daemons::READY;
+use crate::failure::Failure;
+use crate::observer::{Observer, connector};
+use crate::progress::Display;
+use crate::{print, resolve, summary};
+
+/// How long all servers together may take to be ready.
+const START: Duration = Duration::from_secs(30);
+
+/// How long a child may take to end after it was told to.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How often the progress is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+pub(crate) fn run(configured: &Configured, log: Option<&str>) -> Result<u8, Failure> {
+    let resolved = resolve(configured)?;
+    let keys = tempfile::Builder::new()
+        .prefix("slackline-keys-")
+        .tempdir()
+        .map_err(|error| Failure::world(format!("no temporary folder for the keys: {error}")))?;
+    let key_folder = keys.path().join("keys");
+    slackline_net::keys::init(&key_folder).map_err(Failure::world)?;
+    let identity = Identity::load(&key_folder, Role::Observer).map_err(Failure::world)?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::world)?;
+    let outcome = runtime.block_on(async {
+        let (sender, told) = unbounded_channel();
+        let mut run = Run {
+            configured,
+            log,
+            config: &resolved.config,
+            keys: &key_folder,
+            children: Vec::new(),
+            sender,
+            told,
+            display: Display::new(),
+            signals: (signal(SignalKind::interrupt()), signal(SignalKind::terminate())),
+        };
+        let outcome = run.all(&identity).await;
+        run.display.end();
+        run.end_children().await;
+        outcome
+    });
+    match outcome? {
+        Ended::Well => print(&summary::render(Path::new(&resolved.config.out)).map_err(Failure::world)?),
+        Ended::Interrupted(code) => Ok(code),
+    }
+}
+
+/// How a run ended.
+enum Ended {
+    Well,
+    /// By a signal, with the code that says so.
+    Interrupted(u8),
+}
+
+struct Run<'a> {
+    configured: &'a Configured,
+    log: Option<&'a str>,
+    config: &'a Config,
+    keys: &'a Path,
+    /// Servers first, then workers.
+    children: Vec<Child>,
+    sender: UnboundedSender<Told>,
+    told: UnboundedReceiver<Told>,
+    display: Display,
+    signals: (std::io::Result<SignalStream>, std::io::Result<SignalStream>),
+}
+
+impl Run<'_> {
+    async fn all(&mut self, identity: &Identity) -> Result<Ended, Failure> {
+        let servers = self.config.servers as usize;
+        for index in 0..servers {
+            let extra =
+                ["--index".to_owned(), index.to_string(), "--bind".to_owned(), "127.0.0.1:0".to_owned()];
+            self.start("server", index, &extra)?;
+        }
+        let addresses = match self.await_ready(servers).await? {
+            Ok(addresses) => addresses,
+            Err(interrupted) => return Ok(interrupted),
+        };
+        let list = Value::List(addresses.iter().cloned().map(Value::Text).collect());
+        for index in 0..self.config.workers as usize {
+            self.start("worker", index, &["--set".to_owned(), format!("cluster.addresses={list}")])?;
+        }
+        let mut looks = self.looks(identity, &addresses[0]);
+        self.watch(servers, &mut looks).await
+    }
+
+    fn start(&mut self, role: &str, index: usize, extra: &[String]) -> Result<(), Failure> {
+        let program = std::env::current_exe()
+            .map_err(|error| Failure::world(format!("the path of this program is unknown: {error}")))?;
+        let mut command = Command::new(program);
+        command.arg(role).arg(&self.configured.file).arg("--leash");
+        command.args(["--log", self.log.unwrap_or("warn")]);
+        // Who dials whom, and with which keys, is decided here and not by the file.
+        for set in self.configured.all_sets().iter().chain([&"cluster.addresses=[]".to_owned()]) {
+            command.args(["--set", set]);
+        }
+        command.arg("--keys").arg(self.keys).args(["--set", "cluster.exit_when_done=true"]).args(extra);
+        let name = format!("{role} {index}");
+        let child = Child::start(self.children.len(), name.clone(), command, &self.sender)
+            .map_err(|error| Failure::world(format!("{name} could not be started: {error}")))?;
+        self.children.push(child);
+        Ok(())
+    }
+
+    /// The addresses of all servers, as each says that it is ready.
+    async fn await_ready(&mut self, servers: usize) -> Result<Result<Vec<String>, Ended>, Failure> {
+        let deadline = Instant::now() + START;
+        let mut addresses = vec![None; servers];
+        while addresses.iter().any(Option::is_none) {
+            tokio::select! {
+                Some(told) = self.told.recv() => match told {
+                    Told::Line(index, line) => {
+                        let address = line.split_once(READY).and_then(|(_, rest)| rest.split_whitespace().next());
+                        if let (Some(address), Some(slot)) = (address, addresses.get_mut(index)) {
+                            *slot = Some(address.to_owned());
+                        }
+                    }
+                    Told::Log(line) => self.display.say(&line),
+                    Told::Ended(index, status) => return Err(self.failed(index, status)),
+                },
+                code = interrupted(&mut self.signals) => return Ok(Err(Ended::Interrupted(code))),
+                () = sleep_until(deadline) => {
+                    let missing = addresses.iter().position(Option::is_none).unwrap_or(0);
+                    let text = format!("server {missing} was not ready within {} s", START.as_secs());
+                    return Err(Failure::world(text));
+                }
+            }
+        }
+        Ok(Ok(addresses.into_iter().flatten().collect()))
+    }
+
+    /// Looks at the coordinator for the display, in a task of its own: a look that takes long holds up nothing.
+    fn looks(&self, identity: &Identity, address: &str) -> UnboundedReceiver<Status> {
+        let (sender, looks) = unbounded_channel();
+        let (connector, address) = (connector(self.config, identity), address.to_owned());
+        tokio::spawn(async move {
+            let connector = connector?;
+            let mut observer = Observer::connect(&connector, &address).await?;
+            let mut ticks = tokio::time::interval(LOOK_EVERY);
+            loop {
+                ticks.tick().await;
+                if sender.send(observer.status().await?).is_err() {
+                    return Ok::<(), String>(());
+                }
+            }
+        });
+        looks
+    }
+
+    /// Until all workers and the coordinator have ended well, or one child has not.
+    async fn watch(
+        &mut self,
+        servers: usize,
+        looks: &mut UnboundedReceiver<Status>,
+    ) -> Result<Ended, Failure> {
+        loop {
+            tokio::select! {
+                Some(told) = self.told.recv() => match told {
+                    Told::Line(..) => {}
+                    Told::Log(line) => self.display.say(&line),
+                    Told::Ended(index, status) => {
+                        let child = &mut self.children[index];
+                        match status {
+                            Ok(status) if status.success() && (index == 0 || index >= servers) => child.ended = Some(status),
+                            status => return Err(self.failed(index, status)),
+                        }
+                        let done = |child: &Child| child.ended.is_some();
+                        if done(&self.children[0]) && self.children[servers..].iter().all(done) {
+                            return Ok(Ended::Well);
+                        }
+                    }
+                },
+                Some(status) = looks.recv() => self.display.show(&status),
+                code = interrupted(&mut self.signals) => return Ok(Ended::Interrupted(code)),
+            }
+        }
+    }
+
+    /// A child that ended before its time: its code and its last words.
+    fn failed(&mut self, index: usize, status: std::io::Result<ExitStatus>) -> Failure {
+        let child = &mut self.children[index];
+        let (code, how) = match &status {
+            Ok(status) => {
+                child.ended = Some(*status);
+                describe(*status)
+            }
+            Err(error) => (crate::failure::WORLD, error.to_string()),
+        };
+        let words = child.last_words();
+        let words = words.iter().map(|line| format!("\n    {line}")).collect::<String>();
+        let said = if words.is_empty() {
+            "; it said nothing".to_owned()
+        } else {
+            format!("; its last words:{words}")
+        };
+        Failure { code, text: format!("{} ended ({how}) before the run was over{said}", child.name) }
+    }
+
+    /// Ends what is still running: workers first, which leave politely, then servers; then by force.
+    async fn end_children(&mut self) {
+        let workers_first = |child: &Child| child.name.starts_with("worker");
+        for workers in [true, false] {
+            for child in self.children.iter().filter(|child| workers_first(child) == workers) {
+                child.signal(Signal::SIGTERM);
+            }
+            if !self.ended_within(workers, GRACE).await {
+                for child in self.children.iter().filter(|child| workers_first(child) == workers) {
+                    child.signal(Signal::SIGKILL);
+                }
+                self.ended_within(workers, GRACE).await;
+            }
+        }
+    }
+
+    async fn ended_within(&mut self, workers: bool, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        let running = |child: &Child| child.name.starts_with("worker") == workers && child.ended.is_none();
+        while self.children.iter().any(running) {
+            tokio::select! {
+                Some(told) = self.told.recv() => {
+                    if let Told::Ended(index, status) = told {
+                        self.children[index].ended = Some(status.unwrap_or_default());
+                    }
+                }
+                () = sleep_until(deadline) => return false,
+            }
+        }
+        true
+    }
+}
+
+/// The exit code and the words for how a child ended.
+fn describe(status: ExitStatus) -> (u8, String) {
+    use std::os::unix::process::ExitStatusExt;
+    match (status.code(), status.signal()) {
+        (Some(0), _) => (crate::failure::WORLD, "exit code 0".to_owned()),
+        (Some(code), _) => (u8::try_from(code).unwrap_or(crate::failure::WORLD), format!("exit code {code}")),
+        (None, Some(signal)) => (128 + signal as u8, format!("signal {signal}")),
+        (None, None) => (crate::failure::WORLD, "unknown".to_owned()),
+    }
+}
+
+/// Waits for a signal; the exit code that tells which.
+async fn interrupted(signals: &mut (std::io::Result<SignalStream>, std::io::Result<SignalStream>)) -> u8 {
+    async fn one(stream: &mut std::io::Result<SignalStream>) {
+        match stream {
+            Ok(stream) => {
+                stream.recv().await;
+            }
+            Err(_) => std::future::pending().await,
+        }
+    }
+    tokio::select! {
+        () = one(&mut signals.0) => 130,
+        () = one(&mut signals.1) => 143,
+    }
+}

@@ -1,0 +1,90 @@
+//! The progress of a run: a bar on a terminal, a plain line every few seconds elsewhere.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use slackline_core::wire::{Phase, Progress, Status};
+
+/// Between two plain lines.
+const LINE_EVERY: Duration = Duration::from_secs(2);
+
+/// The display.
+pub(crate) struct Display {
+    bar: Option<ProgressBar>,
+    last_line: Instant,
+    last_text: String,
+}
+
+impl Display {
+    pub(crate) fn new() -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(0);
+            let style = ProgressStyle::with_template("{bar:24} {percent:>3}% {msg}");
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar
+        });
+        let last_line = Instant::now().checked_sub(LINE_EVERY).unwrap_or_else(Instant::now);
+        Self { bar, last_line, last_text: String::new() }
+    }
+
+    pub(crate) fn show(&mut self, status: &Status) {
+        let text = match (&status.phase, &status.progress) {
+            (Phase::Waiting { here, wanted, .. }, _) => {
+                format!("waiting for workers: {here} of {wanted} here")
+            }
+            (_, Some(progress)) => line(progress),
+            _ => return,
+        };
+        match &self.bar {
+            Some(bar) => {
+                if let Some(progress) = status.progress {
+                    bar.set_length(progress.samples_total);
+                    bar.set_position(progress.samples.min(progress.samples_total));
+                }
+                bar.set_message(text);
+            }
+            None if self.last_line.elapsed() >= LINE_EVERY && text != self.last_text => {
+                self.last_line = Instant::now();
+                let share = status.progress.map_or(0.0, |progress| {
+                    100.0 * progress.samples as f64 / progress.samples_total.max(1) as f64
+                });
+                self.say(&format!("{share:3.0} % {text}"));
+                self.last_text = text;
+            }
+            None => {}
+        }
+    }
+
+    /// Shows a line without disturbing the bar.
+    pub(crate) fn say(&self, text: &str) {
+        let write = || {
+            // Standard error may be closed; the run goes on.
+            let _ = writeln!(std::io::stderr(), "{text}");
+        };
+        match &self.bar {
+            Some(bar) => bar.suspend(write),
+            None => write(),
+        }
+    }
+
+    pub(crate) fn end(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn line(progress: &Progress) -> String {
+    let mut text = format!(
+        "{:.0} samples/s, loss {:.4}, clock lead {:.2}, waiting {:.0} %",
+        progress.samples_per_s,
+        progress.loss,
+        progress.clock_lead,
+        100.0 * progress.waiting
+    );
+    if progress.accuracy >= 0.0 {
+        text += &format!(", test accuracy {:.2} %", 100.0 * progress.accuracy);
+    }
+    text
+}
