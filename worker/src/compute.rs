@@ -9,6 +9,7 @@ use slackline_core::ids::Sequence;
 use tokio::sync::mpsc::Sender;
 
 use crate::dataset::Dataset;
+use crate::model::parallel::ParallelGradient;
 use crate::model::pieces::PairwiseGradient;
 use crate::model::{self, Batch};
 
@@ -58,17 +59,19 @@ impl Compute {
         let largest = config.train.batch as usize;
         let (inputs, classes) = (dataset.input_count, dataset.class_count);
         let spec = config.model.clone();
-        let microbatch = config.train.microbatch;
+        let threads = config.train.threads as usize;
+        let piece = match config.train.microbatch as usize {
+            0 => largest.div_ceil(threads),
+            microbatch => microbatch,
+        };
         let first = {
             let done = done.clone();
             let spec = spec.clone();
             let thread = std::thread::Builder::new().name("gradient".to_owned());
-            thread.spawn(move || {
-                let model = model::build(&spec, inputs, classes, largest);
-                let piece = if microbatch == 0 { largest } else { microbatch as usize };
-                let pieces = PairwiseGradient::new(piece, model.layout().len() as usize, largest);
-                compute_gradients(model, pieces, &gradient_jobs, &done);
-            })?
+            let mut gradients = Gradients::new(threads, piece, largest, move |samples| {
+                model::build(&spec, inputs, classes, samples)
+            })?;
+            thread.spawn(move || compute_gradients(&mut gradients, &gradient_jobs, &done))?
         };
         let second = {
             let (done, dataset) = (done.clone(), dataset.clone());
@@ -102,14 +105,42 @@ impl Drop for Compute {
     }
 }
 
-fn compute_gradients(
-    mut model: Box<dyn model::Model>,
-    mut pieces: PairwiseGradient,
-    jobs: &Receiver<Box<GradientJob>>,
-    done: &Sender<Done>,
-) {
+/// One thread with its pieces one after another, or several with theirs side by side.
+enum Gradients {
+    Alone(Box<dyn model::Model>, PairwiseGradient),
+    Together(ParallelGradient),
+}
+
+impl Gradients {
+    fn new(
+        threads: usize,
+        piece: usize,
+        largest: usize,
+        build: impl Fn(usize) -> Box<dyn model::Model> + Send + 'static,
+    ) -> std::io::Result<Self> {
+        if threads > 1 {
+            let parallel = ParallelGradient::new(threads, piece, move || build(piece));
+            return parallel.map(Self::Together).map_err(std::io::Error::other);
+        }
+        let model = build(piece);
+        let pieces = PairwiseGradient::new(piece, model.layout().len() as usize, largest);
+        Ok(Self::Alone(model, pieces))
+    }
+
+    fn compute(&mut self, job: &mut GradientJob) -> f32 {
+        let (values, examples) = (&job.values, job.batch.examples());
+        match self {
+            Self::Alone(model, pieces) => {
+                pieces.gradient(model.as_mut(), values, examples, &mut job.gradient)
+            }
+            Self::Together(parallel) => parallel.gradient(values, examples, &mut job.gradient),
+        }
+    }
+}
+
+fn compute_gradients(gradients: &mut Gradients, jobs: &Receiver<Box<GradientJob>>, done: &Sender<Done>) {
     while let Ok(mut job) = jobs.recv() {
-        let loss = pieces.gradient(model.as_mut(), &job.values, job.batch.examples(), &mut job.gradient);
+        let loss = gradients.compute(&mut job);
         let bad_key = job.gradient.iter().position(|value| !value.is_finite()).map(|key| key as u64);
         if done.blocking_send(Done::Gradient { job, loss: f64::from(loss), bad_key }).is_err() {
             return;

@@ -6,6 +6,7 @@
 
 mod dense;
 mod loss;
+pub mod parallel;
 pub mod pieces;
 mod product;
 

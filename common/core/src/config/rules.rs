@@ -1,7 +1,7 @@
 //! The rules between keys.
 
 use std::collections::BTreeSet;
-use std::net::Ipv6Addr;
+use core::net::Ipv6Addr;
 
 use super::problem::{Fault, Problem};
 use super::resolve::{Entries, SET_LAYER};

@@ -249,14 +249,16 @@ pub const KEYS: &[Key] = &[
         Kind::Int { min: 0, max: MIB },
         Absent::Default("0"),
         "samples",
-        "Computes a batch in pieces of this size to save memory; must divide train.batch. 0 takes it whole.",
+        "Computes a batch in pieces of this size, added in a fixed tree; must divide train.batch. 0 takes it whole, \
+         or one piece a thread.",
     ),
     Key::new(
         "train.threads",
         Kind::Int { min: 1, max: 1024 },
         Absent::Default("1"),
         "threads",
-        "Threads that one worker computes with. Workers of one machine share its cores.",
+        "Threads that one worker computes the pieces of a batch with; the bits do not depend on it when \
+         train.microbatch is set. Workers of one machine share its cores.",
     ),
     Key::new(
         "optimizer.kind",
@@ -375,7 +377,8 @@ pub const KEYS: &[Key] = &[
         "bytes",
         "Payload of one UDP datagram. auto finds what the path carries; a number larger than that loses \
          every full packet, and the connection fails.",
-    ),
+    )
+    .beside_the_result(),
     Key::new(
         "transport.initial_window_bytes",
         Kind::Int { min: 2 * KIB, max: GIB },
@@ -383,21 +386,24 @@ pub const KEYS: &[Key] = &[
         "bytes",
         "What a new connection may have in flight before it knows the path; must exceed a datagram. Too \
          small makes the first pulls slow, too large loses packets on thin links.",
-    ),
+    )
+    .beside_the_result(),
     Key::new(
         "transport.stripe_bytes",
         Kind::Int { min: 4 * KIB, max: GIB },
         Absent::Default("1048576"),
         "bytes",
         "Size of one piece of a transfer. Small pieces cost headers; large ones cannot spread over streams.",
-    ),
+    )
+    .beside_the_result(),
     Key::new(
         "transport.streams",
         Kind::Int { min: 1, max: STRIPE_COUNT_MAX as i64 },
         Absent::Default("4"),
         "streams",
         "Streams that one transfer is spread over at most, so that a lost packet holds up only its own.",
-    ),
+    )
+    .beside_the_result(),
     Key::new(
         "transport.stream_window_bytes",
         Kind::Int { min: 64 * KIB, max: 64 * MIB },
@@ -405,7 +411,8 @@ pub const KEYS: &[Key] = &[
         "bytes",
         "What one stream may have unread at the receiver. Too small starves long links; far over 4 MiB, \
          heavy loss can leave more gaps in a stream than QUIC keeps, which closes the connection.",
-    ),
+    )
+    .beside_the_result(),
     Key::new(
         "transport.connection_window_bytes",
         Kind::Int { min: 64 * KIB, max: 16 * GIB },
@@ -413,7 +420,8 @@ pub const KEYS: &[Key] = &[
         "bytes",
         "What all streams of a connection may have unread together; at least stream_window_bytes. Bounds the \
          memory a peer can claim.",
-    ),
+    )
+    .beside_the_result(),
     Key::new(
         "transport.send_window_bytes",
         Kind::Int { min: 64 * KIB, max: 16 * GIB },
@@ -421,7 +429,8 @@ pub const KEYS: &[Key] = &[
         "bytes",
         "What a connection keeps until the other side has acknowledged it. Below rate times round-trip time \
          the link stays idle.",
-    ),
+    )
+    .beside_the_result(),
     Key::new(
         "transport.socket_buffer_bytes",
         Kind::Int { min: 64 * KIB, max: GIB },
@@ -429,7 +438,8 @@ pub const KEYS: &[Key] = &[
         "bytes",
         "Buffers asked of the system for the UDP socket. Too small drops bursts; the system may grant less \
          (net.core.rmem_max on Linux).",
-    ),
+    )
+    .beside_the_result(),
 ];
 
 /// The key of this path.
