@@ -238,11 +238,11 @@ impl Run<'_> {
         let running = |child: &Child| child.name.starts_with("worker") == workers && child.ended.is_none();
         while self.children.iter().any(running) {
             tokio::select! {
-                Some(told) = self.told.recv() => {
-                    if let Told::Ended(index, status) = told {
-                        self.children[index].ended = Some(status.unwrap_or_default());
-                    }
-                }
+                Some(told) = self.told.recv() => match told {
+                    Told::Line(..) => {}
+                    Told::Log(line) => self.display.say(&line),
+                    Told::Ended(index, status) => self.children[index].ended = Some(status.unwrap_or_default()),
+                },
                 () = sleep_until(deadline) => return false,
             }
         }

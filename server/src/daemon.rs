@@ -273,7 +273,7 @@ impl Daemon {
         if ticks && self.written.elapsed().as_secs_f64() >= self.resolved.config.metrics.every_s {
             self.written = Instant::now();
             if self.end.is_none() && self.control.is_started() {
-                self.write_line("progress");
+                self.write_line(serde_json::json!({ "event": "progress" }));
             }
         }
     }
@@ -299,13 +299,18 @@ impl Daemon {
             ControlEffect::Status { session } => {
                 tokio::spawn(send_status(session, self.control.status(self.now()), self.shared.clone()));
             }
-            ControlEffect::Evaluated => self.write_line("evaluate"),
+            ControlEffect::Evaluated => {
+                // The samples that workers have reported lag behind those that the values had seen.
+                let evaluations = self.control.record().map_or(&[][..], |record| record.evaluations());
+                let at_samples = evaluations.last().map(|evaluation| evaluation.samples);
+                self.write_line(serde_json::json!({ "event": "evaluate", "at_samples": at_samples }));
+            }
             ControlEffect::Notice(notice) => say(&notice),
             ControlEffect::End(end) => self.finish(end),
         }
     }
 
-    fn write_line(&mut self, event: &str) {
+    fn write_line(&mut self, event: serde_json::Value) {
         let figures = self.figures();
         if let (Some(results), Some(figures)) = (&mut self.results, figures)
             && let Err(error) = results.line(event, &figures)

@@ -73,9 +73,9 @@ impl Results {
         Ok(Self { folder: folder.to_owned(), metrics })
     }
 
-    /// Adds a line of metrics. `event` says why: `progress` or `evaluate`.
-    pub(crate) fn line(&mut self, event: &str, figures: &Figures) -> Result<(), FileError> {
-        let mut line = merged([json!({ "event": event }), figures_json(figures)]).to_string();
+    /// Adds a line of metrics. `event` says what for: `progress`, or `evaluate` and at how many samples.
+    pub(crate) fn line(&mut self, event: Value, figures: &Figures) -> Result<(), FileError> {
+        let mut line = merged([event, figures_json(figures)]).to_string();
         line.push('\n');
         let path = || self.folder.join("metrics.jsonl");
         self.metrics.write_all(line.as_bytes()).map_err(|source| FileError { path: path(), source })

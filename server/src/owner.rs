@@ -7,7 +7,7 @@ use std::time::Instant;
 use slackline_core::ids::{Clock, Incarnation, KeyRange, Moment, Sequence, ShardId, WorkerId};
 use slackline_core::limits::STATUS_ROWS_MAX;
 use slackline_core::wire::{Dtype, HeldRow, Served, ShardRow, ToPeer, TransferHeader, TransferKind};
-use slackline_server_core::{Shard, ShardEffect, ShardEvent, ShardSettings};
+use slackline_server_core::{Notice, Shard, ShardEffect, ShardEvent, ShardSettings};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::directory::{Directory, Outgoing};
@@ -105,7 +105,11 @@ impl Work {
                     spare.push(buffer);
                 }
             }
-            ShardEffect::Notice(notice) => tracing::warn!("{notice}"),
+            ShardEffect::Notice(Notice::BadGradient { worker, shard, clock, tensor }) => {
+                let notice = Notice::BadGradient { worker, shard, clock, tensor };
+                tracing::warn!(worker = worker.0, clock = clock.0, shard = shard.0, "{notice}");
+            }
+            ShardEffect::Notice(notice) => tracing::warn!(shard = self.shard.id().0, "{notice}"),
         }
     }
 

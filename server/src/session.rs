@@ -84,7 +84,8 @@ impl Session {
 
     /// A peer whose bytes have no meaning is cut off and counted; one whose connection was lost may come back.
     async fn turn_away(&self, error: &ConnectionError) {
-        if error.is_lost() || matches!(error, ConnectionError::Closed { .. }) {
+        let was_closed = matches!(error, ConnectionError::Closed { .. } | ConnectionError::ClosedHere);
+        if error.is_lost() || was_closed {
             tracing::debug!(session = self.id.0, %error, "a connection is gone");
             return;
         }

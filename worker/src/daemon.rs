@@ -61,8 +61,13 @@ pub enum WorkerFailure {
     #[error("a computing thread has ended; see the log above")]
     ComputeEnded,
     /// The run.
-    #[error(transparent)]
-    Worker(#[from] WorkerError),
+    #[error("{error}{known}")]
+    Worker {
+        /// What the worker gave up for.
+        error: WorkerError,
+        /// What only this process knows about it, in words: the address that was dialled, the tensor that is bad.
+        known: String,
+    },
 }
 
 impl WorkerFailure {
@@ -71,7 +76,7 @@ impl WorkerFailure {
     pub const fn is_users(&self) -> bool {
         match self {
             Self::Keys(_) | Self::Dataset(_) => true,
-            Self::Worker(error) => match error {
+            Self::Worker { error, .. } => match error {
                 WorkerError::Connect { .. }
                 | WorkerError::Protocol { .. }
                 | WorkerError::WrongServer { .. } => true,
@@ -330,8 +335,27 @@ impl Driver {
             }
             Effect::Notice(notice) => self.say(&notice),
             Effect::Exit(outcome) => {
-                self.exit.get_or_insert(outcome.map_err(WorkerFailure::from));
+                let outcome =
+                    outcome.map_err(|error| WorkerFailure::Worker { known: self.known_about(&error), error });
+                self.exit.get_or_insert(outcome);
             }
+        }
+    }
+
+    /// What makes an error of the pure worker, which knows neither addresses nor names of tensors, one that can be acted on.
+    fn known_about(&self, error: &WorkerError) -> String {
+        match error {
+            WorkerError::Unreachable { server, .. }
+            | WorkerError::Connect { server, .. }
+            | WorkerError::WrongServer { server, .. } => {
+                let address = self.links.address_of(*server);
+                format!(" (entry {} is {address})", server.0)
+            }
+            WorkerError::BadGradient { key, .. } => {
+                let tensor = self.layout.tensor_of(*key);
+                tensor.map_or_else(String::new, |tensor| format!(" (tensor {})", tensor.path))
+            }
+            _ => String::new(),
         }
     }
 

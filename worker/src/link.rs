@@ -71,6 +71,11 @@ impl Links {
         Self { connector: Arc::new(connector), addresses, network, events, links, former_bytes: (0, 0) }
     }
 
+    /// The address of a server, as the configuration gives it.
+    pub(crate) fn address_of(&self, server: ServerId) -> &str {
+        self.addresses.get(server.0 as usize).map_or("", String::as_str)
+    }
+
     /// Whether an event belongs to the present connection.
     pub(crate) fn is_present(&self, server: ServerId, number: u64) -> bool {
         self.links.get(&server).is_some_and(|link| link.number == number && link.task.is_some())
@@ -78,6 +83,7 @@ impl Links {
 
     pub(crate) fn connect(&mut self, server: ServerId) {
         self.disconnect(server);
+        let address = self.address_of(server).to_owned();
         let link = self.links.entry(server).or_default();
         link.number += 1;
         let (outgoing, waiting) = mpsc::channel(OUTGOING_MAX);
@@ -86,7 +92,7 @@ impl Links {
         let task = Task {
             server,
             number: link.number,
-            address: self.addresses.get(server.0 as usize).cloned().unwrap_or_default(),
+            address,
             connector: self.connector.clone(),
             network: self.network,
             events: self.events.clone(),

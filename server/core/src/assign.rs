@@ -23,6 +23,8 @@ struct Desk {
     answered: Option<Clock>,
     /// It was told that there is no batch now.
     idle: bool,
+    /// It was told so since it last asked: the word can be lost, and whoever asks again must hear it again.
+    told: bool,
     /// It joined a run that had begun and was given nothing yet: nobody waits for it.
     fresh: bool,
 }
@@ -132,6 +134,7 @@ impl Assigner {
             return desk.given.map(|(_, work)| work);
         }
         desk.asks = Some(clock);
+        desk.told = false;
         if !self.queue.contains(&worker) {
             self.queue.push_back(worker);
         }
@@ -142,10 +145,14 @@ impl Assigner {
     pub fn evaluated(&mut self, worker: WorkerId) {
         if self.stage == (Stage::FinalEvaluation { by: Some(worker) }) {
             self.stage = Stage::Done;
-            // It waits for the word that the run is over, without asking.
-            if let Some(desk) = self.desks.get_mut(&worker) {
-                desk.asks = Some(desk.given.map_or(Clock(0), |(clock, _)| clock));
-                desk.idle = true;
+        }
+        // It waits for the word that the run is over, without asking. A result that comes again says that this word was lost.
+        if self.stage == Stage::Done
+            && let Some(desk) = self.desks.get_mut(&worker)
+        {
+            desk.asks = Some(desk.given.map_or(Clock(0), |(clock, _)| clock));
+            (desk.idle, desk.told) = (true, true);
+            if !self.queue.contains(&worker) {
                 self.queue.push_back(worker);
             }
         }
@@ -202,8 +209,8 @@ impl Assigner {
                 grants.push((worker, work));
             }
             None => {
-                if !desk.idle {
-                    desk.idle = true;
+                if !desk.told {
+                    (desk.idle, desk.told) = (true, true);
                     grants.push((worker, Work::Idle));
                 }
                 self.queue.push_back(worker);
@@ -234,6 +241,12 @@ impl Assigner {
         let due =
             every > 0 && before > 0 && before / every != after / every && after < self.plan.sample_total;
         Some(Work::Batch { batch, evaluate: due.then_some(before), enter })
+    }
+
+    /// Workers that ask and were not given work yet.
+    #[must_use]
+    pub fn asking(&self) -> u32 {
+        self.desks.values().filter(|desk| desk.asks.is_some()).count() as u32
     }
 
     /// Batches done.

@@ -101,7 +101,7 @@ impl fmt::Display for Notice {
             Self::Started { workers } => write!(f, "all {workers} workers are here, the run begins"),
             Self::Awaiting { here, wanted, missing, since } => {
                 let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
-                let more = if (missing.len() as u32) < wanted - here { ", ..." } else { "" };
+                let more = if (missing.len() as u32) < wanted.saturating_sub(*here) { ", ..." } else { "" };
                 let seconds = since.as_secs();
                 write!(
                     f,

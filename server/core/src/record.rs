@@ -249,7 +249,7 @@ pub struct Figures {
     pub pulls: Pulls,
 }
 
-/// See [`Figures::r#final`].
+/// The figures at the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Final {
     /// Mean training loss over the last epoch's worth of samples.

@@ -69,6 +69,8 @@ pub(crate) struct Cycle {
     pub(crate) pushing: Option<Pushing>,
     /// Number of the last push.
     pub(crate) sequence: Sequence,
+    /// Number of the last push before the worker entered the clock tables.
+    pub(crate) entered_after: Sequence,
     /// A gradient that was being computed when the lease ran out. Its buffers are in use until it is ready.
     pub(crate) forgotten: Option<Sequence>,
 }
@@ -77,6 +79,11 @@ impl Cycle {
     /// Whether nothing is under way.
     pub(crate) const fn is_idle(&self) -> bool {
         self.iteration.is_none() && self.pushing.is_none()
+    }
+
+    /// Whether the push under way is the first since the worker entered the clock tables.
+    fn is_first_push(&self) -> bool {
+        self.pushing.as_ref().is_some_and(|pushing| pushing.sequence == self.entered_after.next())
     }
 
     /// Whether a batch is under way.
@@ -124,9 +131,10 @@ impl Worker {
             return Ok(false);
         };
         let can_begin = match queued.work {
-            // Whoever enters again begins a new count: all before must be settled.
+            // Whoever enters again begins a new count: all before must be settled. And the answers to the first push after
+            // entering can move the worker up: a pull before that would be gated by a clock that is not its own.
             Work::Batch { enter, .. } => {
-                (is_answered || enter.is_none())
+                (is_answered || (enter.is_none() && !self.cycle.is_first_push()))
                     && self.cycle.forgotten.is_none()
                     && !self.evaluation.is_blocking()
             }
@@ -305,6 +313,7 @@ impl Worker {
             effects.push(Effect::ReleaseGradient { sequence: pushing.sequence });
         }
         self.cycle.sequence = Sequence(0);
+        self.cycle.entered_after = Sequence(0);
         self.ledger.begin_phases();
     }
 }

@@ -178,6 +178,7 @@ impl Worker {
             self.adopt(COORDINATOR, clock)?;
         }
         self.finished = false;
+        self.cycle.entered_after = self.cycle.sequence;
         let (clock, now) = (self.clock, self.now);
         for session in self.sessions.values_mut() {
             session.entering = Some(clock);

@@ -238,11 +238,13 @@ impl Worker {
     }
 
     fn on_lost(&mut self, server: ServerId, effects: &mut Vec<Effect>) {
-        if let Some(session) = self.sessions.get_mut(&server)
-            && session.is_connected()
-        {
+        let Some(session) = self.sessions.get_mut(&server) else { return };
+        if session.is_connected() {
             effects.push(Effect::Notice(Notice::Lost { server }));
             session.retry(self.now, effects);
+        } else {
+            // It can be lost before it was told to stand: an attempt that failed.
+            session.failed("the connection was lost at once".into(), self.now, effects);
         }
     }
 

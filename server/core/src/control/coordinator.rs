@@ -119,6 +119,11 @@ impl Coordinator {
         }
     }
 
+    /// Workers that have asked for work and were not given any.
+    pub(super) fn asking(&self) -> u32 {
+        self.assigner.as_ref().map_or(0, Assigner::asking)
+    }
+
     pub(super) fn report(&mut self, now: Moment, report: Option<&Report>) {
         if let (Some(record), Some(report)) = (&mut self.record, report) {
             record.report(now, report);

@@ -1,7 +1,7 @@
 //! What control does about each message of a peer.
 
 use slackline_core::consistency::Standing;
-use slackline_core::ids::{BatchIndex, Moment, SessionId, ShardId, Version, WorkerId};
+use slackline_core::ids::{BatchIndex, Incarnation, Moment, SessionId, ShardId, Version, WorkerId};
 use slackline_core::limits::{WORKER_COUNT_MAX, WORKER_EVER_MAX};
 use slackline_core::role::Role;
 use slackline_core::wire::{
@@ -59,7 +59,12 @@ impl Control {
                 effects.push(ControlEffect::Send { session, message: ToPeer::Goodbye });
                 self.end(End::Stopped(reason.shown()), effects);
             }
+            (_, Some(speaker)) if self.is_former_session(session, speaker) => {}
             (ToServer::Pull(Pull { shard, request, kind }), reader) => {
+                let is_gated = matches!(kind, PullKind::Gated { .. });
+                if is_gated && reader.is_some() && !self.started && self.coordinator.is_none() {
+                    self.start(effects);
+                }
                 let event = ShardEvent::Pull { session, reader, request, kind };
                 self.to_shard(session, shard, event, effects);
             }
@@ -76,6 +81,13 @@ impl Control {
                 self.refuse(session, RefusalCode::OutOfPlace, text, effects);
             }
         }
+    }
+
+    /// Whether another session speaks for the worker by now. What still comes over this one was sent before and is sent again over
+    /// the new one; taken late, it would undo what came since (a `Finish` after an `Enter`, an older ask after a newer).
+    fn is_former_session(&self, session: SessionId, (worker, incarnation): (WorkerId, Incarnation)) -> bool {
+        self.members.is_member(worker, incarnation)
+            && self.members.session_of(worker).is_some_and(|present| present != session)
     }
 
     fn to_shard(
@@ -103,7 +115,9 @@ impl Control {
         };
         let incarnation = coordinator.next_incarnation();
         let worker = match join.former {
-            Some((former, _)) if former.0 < WORKER_EVER_MAX => {
+            // Its id can be another's by now: before the run begins ids are given again. A member that never registered is of this
+            // worker's own earlier join, whose answer was lost.
+            Some((former, before)) if former.0 < WORKER_EVER_MAX && !self.is_taken(former, before) => {
                 if self.members.incarnation_of(former).is_some() {
                     self.remove(former, effects);
                 }
@@ -114,6 +128,10 @@ impl Control {
         let clock = self.entry_clock();
         self.members.admit(worker, incarnation, now);
         effects.push(ControlEffect::Send { session, message: ToPeer::Joined { worker, incarnation, clock } });
+    }
+
+    fn is_taken(&self, worker: WorkerId, before: Incarnation) -> bool {
+        self.members.is_registered(worker) && !self.members.is_member(worker, before)
     }
 
     fn may_join(&mut self, join: &Join) -> Result<(), (RefusalCode, String)> {
@@ -127,12 +145,6 @@ impl Control {
         };
         if coordinator.is_over() {
             return Err((RefusalCode::RunOver, "the run is complete".to_owned()));
-        }
-        if let Some((former, incarnation)) = join.former
-            && self.members.incarnation_of(former).is_some_and(|present| present != incarnation)
-        {
-            let text = format!("{former} lives on as a later incarnation");
-            return Err((RefusalCode::OutOfPlace, text));
         }
         let most = WORKER_COUNT_MAX as usize;
         if self.members.len() >= most || self.members.ever() >= WORKER_EVER_MAX as usize {
@@ -175,6 +187,10 @@ impl Control {
         }
         let (worker, incarnation) = (register.worker, register.incarnation);
         let known = self.members.is_member(worker, incarnation);
+        if known && self.members.session_of(worker).is_some_and(|present| present > session) {
+            // It came late; a later session speaks for the worker already.
+            return;
+        }
         // At the coordinator only a join makes members; elsewhere an incarnation that is later than all before does.
         let welcome = known || (self.coordinator.is_none() && self.members.is_new(worker, incarnation));
         if !welcome {

@@ -259,13 +259,9 @@ impl Control {
 
     /// What follows from the state: the run begins, work is handed out, the run ends.
     fn settle(&mut self, now: Moment, effects: &mut Vec<ControlEffect>) {
-        if !self.started && self.members.registered() >= self.settings.workers {
-            self.started = true;
-            effects.push(ControlEffect::Shards(ShardEvent::Start));
-            effects.push(ControlEffect::Notice(Notice::Started { workers: self.settings.workers }));
-            if let Some(coordinator) = &mut self.coordinator {
-                coordinator.begin();
-            }
+        let asking = self.coordinator.as_ref().map_or(0, Coordinator::asking);
+        if !self.started && self.coordinator.is_some() && asking >= self.settings.workers {
+            self.start(effects);
         }
         let Some(coordinator) = &mut self.coordinator else { return };
         for (worker, work) in coordinator.settle(now) {
@@ -278,8 +274,22 @@ impl Control {
         }
     }
 
+    /// The run begins here. At the coordinator, when as many workers as it begins with have asked for work: a worker asks once it is
+    /// registered with every server, so all servers know all of them. Elsewhere with the first gated pull: only a worker that was
+    /// given work pulls. (Counting its own registrations, a server would wait for ever for one that died on its way.)
+    fn start(&mut self, effects: &mut Vec<ControlEffect>) {
+        self.started = true;
+        effects.push(ControlEffect::Shards(ShardEvent::Start));
+        effects.push(ControlEffect::Notice(Notice::Started { workers: self.settings.workers }));
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.begin();
+        }
+    }
+
     fn end(&mut self, end: End, effects: &mut Vec<ControlEffect>) {
-        if self.ended.is_some() {
+        // A server that stays after the run is complete can still be told to go.
+        let stays = self.ended == Some(End::Complete) && matches!(end, End::Stopped(_));
+        if self.ended.is_some() && !stays {
             return;
         }
         let text = match &end {

@@ -1,7 +1,7 @@
 //! One shard: a range of keys with its values, optimizer state, clock table and held pulls.
 //!
-//! The shard has one owner and is driven by events. A push goes [`push`] -> seen before? -> policy -> optimizer -> version + 1;
-//! a pull goes [`pull`] -> held until the policy allows -> served from a snapshot that all readers of one version share.
+//! The shard has one owner and is driven by events. A push goes `push.rs` -> seen before? -> policy -> optimizer -> version + 1;
+//! a pull goes `pull.rs` -> held until the policy allows -> served from a snapshot that all readers of one version share.
 
 mod pull;
 mod push;
@@ -167,7 +167,7 @@ pub struct Shard {
     members: BTreeMap<WorkerId, Member>,
     /// Pushes kept until their clock closes, by clock.
     collected: BTreeMap<Clock, Vec<Collected>>,
-    /// The oldest clock that is not closed.
+    /// The oldest clock that is not closed: the highest that the minimum ever was, or that a reader could count on.
     open: Clock,
     held: Vec<Held>,
     started: bool,
@@ -312,6 +312,10 @@ impl Shard {
         for held in &self.held {
             let ready = self.started && !self.values.is_empty();
             assert!(!ready || self.waits(held).is_some(), "a pull is held that could be served: {held:?}");
+        }
+        for (worker, member) in &self.members {
+            let (len, most) = (member.window.len(), 2 * slackline_core::limits::PUSH_WINDOW);
+            assert!(len <= most, "{len} answers are kept for {worker}, more than {most}");
         }
         for clock in self.collected.keys() {
             assert!(*clock >= self.open, "{clock} was closed but pushes of it are kept");

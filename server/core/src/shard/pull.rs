@@ -83,9 +83,15 @@ impl Shard {
     }
 
     fn try_serve(&mut self, now: Moment, mut pull: Held, effects: &mut Vec<ShardEffect>) {
-        self.note_clock(&pull);
+        if self.note_clock(&pull) {
+            // Else the reader would get values without the clock that its own rise has closed.
+            self.close_clocks(now, effects);
+        }
         match self.waits(&pull) {
-            None => self.serve(now, &pull, effects),
+            None => {
+                self.note_served(&pull);
+                self.serve(now, &pull, effects);
+            }
             Some(waits) => {
                 if matches!(waits, Waits::Clock { .. }) && pull.gated_since.is_none() {
                     pull.gated_since = Some(now);
@@ -97,13 +103,26 @@ impl Shard {
 
     /// A pull at clock c whose own pushes are all in says that the reader has completed c iterations, which can be more than
     /// this shard has seen: a joiner is moved up to the minimum of the shard that is furthest.
-    fn note_clock(&mut self, pull: &Held) {
+    /// Returns whether the reader's clock rose.
+    fn note_clock(&mut self, pull: &Held) -> bool {
         let (PullKind::Gated { clock, after }, Some((worker, incarnation))) = (pull.kind, pull.reader) else {
-            return;
+            return false;
         };
         let complete = self.member(worker, incarnation).is_some_and(|member| member.window.has_all_to(after));
-        if complete && self.table.is_active(worker) {
+        let rises = complete
+            && self.table.is_active(worker)
+            && self.table.clock_of(worker).is_some_and(|before| before < clock);
+        if rises {
             self.table.advance(worker, clock);
+        }
+        rises
+    }
+
+    /// Whoever is served at clock c may count on c - s iterations of everyone. While others count, they have them; when nobody does,
+    /// the next who counts must not begin below that.
+    fn note_served(&mut self, pull: &Held) {
+        if let (PullKind::Gated { clock, .. }, Some(staleness)) = (pull.kind, self.spec.staleness()) {
+            self.open = self.open.max(Clock(clock.0.saturating_sub(staleness)));
         }
     }
 

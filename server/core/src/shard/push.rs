@@ -2,7 +2,7 @@
 
 use slackline_core::aggregate::weighted_mean;
 use slackline_core::consistency::PushVerdict;
-use slackline_core::ids::{BatchIndex, Clock, Moment, Sequence, SessionId, Version, WorkerId};
+use slackline_core::ids::{BatchIndex, Clock, Incarnation, Moment, Sequence, SessionId, Version, WorkerId};
 use slackline_core::wire::{PushOutcome, Pushed};
 
 use super::{Push, Shard, ShardEffect};
@@ -14,12 +14,20 @@ use crate::notice::Notice;
 pub(super) struct Collected {
     session: SessionId,
     worker: WorkerId,
+    /// A later incarnation can have a push of the same number under way.
+    incarnation: Incarnation,
     sequence: Sequence,
     pulled: Version,
     batch: BatchIndex,
     samples: u32,
     gradient: Vec<f32>,
     since: Moment,
+}
+
+impl Collected {
+    const fn name(&self) -> (WorkerId, Incarnation, Sequence) {
+        (self.worker, self.incarnation, self.sequence)
+    }
 }
 
 impl Shard {
@@ -47,10 +55,11 @@ impl Shard {
                 effects.push(answer(self.pushed(sequence, worker, PushOutcome::OutOfWindow)))
             }
             Seen::Pending => {
-                // The answer goes to the session that asked last; the first one may be gone.
+                // The answer goes to the latest session, the others are gone. What was sent over an earlier one can still come later.
                 let waiting = self.collected.values_mut().flatten();
-                for kept in waiting.filter(|kept| (kept.worker, kept.sequence) == (worker, sequence)) {
-                    kept.session = session;
+                let asked = (worker, push.incarnation, sequence);
+                for kept in waiting.filter(|kept| kept.name() == asked) {
+                    kept.session = kept.session.max(session);
                 }
             }
         }
@@ -78,9 +87,15 @@ impl Shard {
             None => Some(PushOutcome::Nothing),
             Some(gradient) => self.decide(now, push, gradient, effects),
         };
-        self.table.advance(push.worker, push.clock.next());
+        let mut clock = push.clock.next();
+        if !self.table.is_active(push.worker) {
+            // A joiner begins to count at the minimum, also when there is none at present: at the last one that there was.
+            clock = clock.max(self.open);
+        }
+        self.table.advance(push.worker, clock);
         if let Some(outcome) = outcome {
-            self.settle(push.session, push.worker, push.sequence, outcome, 0, effects);
+            let name = (push.worker, push.incarnation, push.sequence);
+            self.settle(push.session, name, outcome, 0, effects);
         }
     }
 
@@ -111,6 +126,7 @@ impl Shard {
                 self.collected.entry(push.clock).or_default().push(Collected {
                     session: push.session,
                     worker: push.worker,
+                    incarnation: push.incarnation,
                     sequence: push.sequence,
                     pulled: push.pulled,
                     batch: push.batch,
@@ -138,13 +154,14 @@ impl Shard {
     fn settle(
         &mut self,
         session: SessionId,
-        worker: WorkerId,
-        sequence: Sequence,
+        (worker, incarnation, sequence): (WorkerId, Incarnation, Sequence),
         outcome: PushOutcome,
         held_us: u64,
         effects: &mut Vec<ShardEffect>,
     ) {
-        if let Some(member) = self.members.get_mut(&worker) {
+        if let Some(member) = self.members.get_mut(&worker)
+            && member.incarnation == incarnation
+        {
             member.window.answer(sequence, outcome);
         }
         let pushed = Pushed { held_us, ..self.pushed(sequence, worker, outcome) };
@@ -182,7 +199,7 @@ impl Shard {
             let staleness = before.0.saturating_sub(push.pulled.0);
             let outcome = PushOutcome::Applied { version: self.version, staleness };
             let held_us = now.since(push.since).as_micros() as u64;
-            self.settle(push.session, push.worker, push.sequence, outcome, held_us, effects);
+            self.settle(push.session, push.name(), outcome, held_us, effects);
             effects.push(ShardEffect::Recycle(push.gradient));
         }
     }
