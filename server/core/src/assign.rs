@@ -141,8 +141,11 @@ impl Assigner {
         None
     }
 
-    /// The final evaluation was done by this worker.
-    pub fn evaluated(&mut self, worker: WorkerId) {
+    /// An evaluation was done by this worker. Only that of all samples is the final one: an earlier one can end late.
+    pub fn evaluated(&mut self, worker: WorkerId, at_samples: u64) {
+        if at_samples != self.plan.sample_total {
+            return;
+        }
         if self.stage == (Stage::FinalEvaluation { by: Some(worker) }) {
             self.stage = Stage::Done;
         }
@@ -347,7 +350,7 @@ mod tests {
                     *hand = Hand { here: true, ..Hand::default() };
                 } else if hand.evaluates {
                     hand.evaluates = false;
-                    assigner.evaluated(id);
+                    assigner.evaluated(id, 10 * count);
                 } else if !hand.over && (!hand.waits || !hand.batches.is_empty()) {
                     // Ask ahead while one batch is in hand, as the real worker does.
                     let finished = if hand.batches.len() > 1 || hand.waits { Some(hand.batches.remove(0)) } else { None };

@@ -146,16 +146,19 @@ impl Coordinator {
 
     /// Takes the result of an evaluation; false when it is known already.
     pub(super) fn evaluated(&mut self, now: Moment, worker: WorkerId, evaluated: &Evaluated) -> bool {
-        if self.evaluated.insert(worker, evaluated.at_samples) == Some(evaluated.at_samples) {
-            return false;
+        let is_new = self.evaluated.insert(worker, evaluated.at_samples) != Some(evaluated.at_samples);
+        if is_new {
+            self.report(now, evaluated.report.as_ref());
         }
-        self.report(now, evaluated.report.as_ref());
         let (Some(assigner), Some(record)) = (&mut self.assigner, &mut self.record) else { return false };
-        record.evaluated(now, evaluated);
-        if assigner.is_trained() {
-            assigner.evaluated(worker);
+        if is_new {
+            record.evaluated(now, evaluated);
         }
-        true
+        if assigner.is_trained() {
+            // One that is known comes again when the word that the run is over was lost.
+            assigner.evaluated(worker, evaluated.at_samples);
+        }
+        is_new
     }
 
     pub(super) fn settle(&mut self, now: Moment) -> Vec<(WorkerId, Work)> {

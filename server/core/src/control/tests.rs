@@ -188,11 +188,15 @@ fn the_missing_worker_is_named_until_it_comes() {
         })
         .collect();
     assert_eq!(said, ["waiting for workers: 3 of 4 here, worker 3 missing (5 s)"]);
-    assert!(works(&desk.say(0, ask(0, None))).is_empty());
+    for session in 0..3 {
+        assert!(works(&desk.say(session, ask(0, None))).is_empty());
+    }
     desk.join(9, None);
-    let effects = desk.register(9, WorkerId(3), Incarnation(4));
+    desk.register(9, WorkerId(3), Incarnation(4));
+    // It begins when all have asked: by then all are registered everywhere.
+    let effects = desk.say(9, ask(0, None));
     assert!(effects.contains(&ControlEffect::Shards(ShardEvent::Start)));
-    assert_eq!(works(&effects).len(), 1);
+    assert_eq!(works(&effects).len(), 4);
 }
 
 // Case 4: one node rebooted and everyone else stalled.
@@ -220,6 +224,7 @@ fn a_silent_worker_is_removed_after_one_lease_and_its_batch_given_to_another() {
 fn a_lost_connection_keeps_its_membership_within_the_lease() {
     let mut desk = Desk::new(settings(1));
     let (worker, incarnation) = desk.enlist(0);
+    desk.say(0, ask(0, None));
     desk.event(ControlEvent::Closed { session: SessionId(0) });
     desk.after(5.0);
     desk.open(1, Role::Worker);
