@@ -27,6 +27,9 @@ const START: Duration = Duration::from_secs(30);
 /// How long a child may take to end after it was told to.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// How long a worker may live on when the coordinator has ended well. It was no member any more, or the coordinator had waited for it.
+const STRAGGLERS: Duration = Duration::from_secs(2);
+
 /// How often the progress is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -174,6 +177,7 @@ impl Run<'_> {
         servers: usize,
         looks: &mut UnboundedReceiver<Status>,
     ) -> Result<Ended, Failure> {
+        let mut patience = None;
         loop {
             tokio::select! {
                 Some(told) = self.told.recv() => match told {
@@ -186,13 +190,22 @@ impl Run<'_> {
                             status => return Err(self.failed(index, status)),
                         }
                         let done = |child: &Child| child.ended.is_some();
-                        if done(&self.children[0]) && self.children[servers..].iter().all(done) {
-                            return Ok(Ended::Well);
+                        if done(&self.children[0]) {
+                            if self.children[servers..].iter().all(done) {
+                                return Ok(Ended::Well);
+                            }
+                            patience.get_or_insert_with(|| Instant::now() + STRAGGLERS);
                         }
                     }
                 },
                 Some(status) = looks.recv() => self.display.show(&status),
                 code = interrupted(&mut self.signals) => return Ok(Ended::Interrupted(code)),
+                () = reached(patience) => {
+                    for child in self.children[servers..].iter().filter(|child| child.ended.is_none()) {
+                        self.display.say(&format!("{} did not end with the run and is ended now", child.name));
+                    }
+                    return Ok(Ended::Well);
+                }
             }
         }
     }
@@ -247,6 +260,14 @@ impl Run<'_> {
             }
         }
         true
+    }
+}
+
+/// Waits for a moment; for ever if there is none.
+async fn reached(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }
 

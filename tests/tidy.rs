@@ -88,7 +88,18 @@ fn pure_crates_depend_on_nothing_that_touches_the_world() {
             assert!(ALLOWED.contains(&dependency), "{name} may not depend on {dependency}");
         }
         let tree = Command::new(env!("CARGO"))
-            .args(["tree", "--offline", "--edges", "normal", "--prefix", "none", "--format", "{p}", "-p", name])
+            .args([
+                "tree",
+                "--offline",
+                "--edges",
+                "normal",
+                "--prefix",
+                "none",
+                "--format",
+                "{p}",
+                "-p",
+                name,
+            ])
             .current_dir(root())
             .output()
             .unwrap();
@@ -153,7 +164,8 @@ fn the_documents_name_only_what_exists() {
         let text = fs::read_to_string(root().join(document)).unwrap();
         for named in paths_named(&text) {
             let folder = root().join(document).parent().unwrap().to_path_buf();
-            let made_by_users = ["keys/", "out/", "summary.json", "metrics.jsonl", "config.toml", "target/", "cluster.toml"];
+            let made_by_users =
+                ["keys/", "out/", "summary.json", "metrics.jsonl", "config.toml", "target/", "cluster.toml"];
             if made_by_users.iter().any(|made| named.starts_with(made) || named.ends_with(made)) {
                 continue;
             }
