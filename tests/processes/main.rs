@@ -1,0 +1,20 @@
+//! Real processes over real QUIC: the program as its users meet it, from the first key to the last exit code.
+//!
+//! Every test has a [`stage::Stage`] of its own: a folder, the processes started in it, all they said. Nothing waits by the clock:
+//! a test waits for a line of output, an answer to `slackline status` or the end of a process, and fails with everything that all
+//! its processes said when that does not come in time.
+#![allow(clippy::unwrap_used)]
+
+mod bad_gradients;
+mod by_hand;
+mod cluster;
+mod configurations;
+mod deaths;
+mod disagreements;
+mod endings;
+mod membership;
+mod peer;
+mod process;
+mod runs;
+mod stage;
+mod strangers;

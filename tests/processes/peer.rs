@@ -1,0 +1,130 @@
+//! A peer made by hand: it says what no program of ours would say.
+
+use std::path::Path;
+use std::time::Duration;
+
+use slackline_core::config::Resolved;
+use slackline_core::ids::{BatchIndex, Clock, Incarnation, KeyRange, Sequence, ShardId, Version, WorkerId};
+use slackline_core::wire::{
+    Dtype, Join, Register, ToPeer, ToServer, TransferHeader, TransferKind, WireError,
+};
+use slackline_net::{
+    ConnectError, Connection, Connector, ControlReceiver, ControlSender, Identity, Message, Role, Settings,
+    SharedValues, transfer,
+};
+use slackline_worker::dataset::{self, DataSettings};
+use tokio::runtime::Runtime;
+
+use crate::process::PATIENCE;
+
+/// Any bytes in a frame.
+pub(crate) struct Raw(pub(crate) Vec<u8>);
+
+impl Message for Raw {
+    fn to_bytes(&self) -> Result<Vec<u8>, WireError> {
+        Ok(self.0.clone())
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Result<Self, WireError> {
+        Ok(Self(bytes.to_vec()))
+    }
+}
+
+/// One connection to a server.
+pub(crate) struct Peer {
+    runtime: Runtime,
+    connection: Connection,
+    sender: ControlSender,
+    receiver: ControlReceiver,
+    settings: Settings,
+    /// Keeps the sockets.
+    _connector: Connector,
+}
+
+impl Peer {
+    /// Connects with the keys of a role.
+    pub(crate) fn connect(keys: &Path, role: Role, address: &str) -> Result<Self, ConnectError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let settings = Settings { idle_timeout: Duration::from_secs(30), ..Settings::default() };
+        let identity = Identity::load(keys, role).unwrap();
+        let connector = Connector::new(&identity, &settings).unwrap();
+        let (connection, (sender, receiver)) = runtime.block_on(async {
+            let connection = connector.connect(address, Duration::from_secs(20)).await?;
+            let control = connection.accept_control().await.unwrap();
+            Ok((connection, control))
+        })?;
+        let mut peer = Self { runtime, connection, sender, receiver, settings, _connector: connector };
+        let welcome = peer.next();
+        assert!(matches!(welcome, Some(ToPeer::Welcome { .. })), "{welcome:?}");
+        Ok(peer)
+    }
+
+    pub(crate) fn say(&mut self, message: &impl Message) {
+        self.runtime.block_on(self.sender.send(message)).unwrap();
+    }
+
+    /// The next message; none once the server has ended the session.
+    pub(crate) fn next(&mut self) -> Option<ToPeer> {
+        self.runtime.block_on(async {
+            let answer = tokio::time::timeout(PATIENCE, self.receiver.receive()).await;
+            answer.expect("the server says nothing").ok().flatten()
+        })
+    }
+
+    /// Waits until the server has closed the connection, and returns what it said about that.
+    pub(crate) fn closed(&self) -> String {
+        let closed = async { tokio::time::timeout(PATIENCE, self.connection.closed()).await };
+        self.runtime.block_on(closed).expect("the connection stays open").to_string()
+    }
+
+    /// Becomes a worker of the run as a real one does, on the coordinator.
+    pub(crate) fn join(&mut self, run: &Resolved) -> (WorkerId, Incarnation) {
+        let (layout_hash, config_hash) = (run.config.layout().hash(), run.hash());
+        let data = &run.config.data;
+        let dataset =
+            dataset::load(&DataSettings { spec: data.dataset, dir: None, limit: data.limit }).unwrap();
+        let (data_hash, sample_count) = (dataset.fingerprint(), dataset.train.len() as u64);
+        let join = Join { layout_hash, config_hash, data_hash, sample_count, former: None };
+        self.say(&ToServer::Join(join));
+        let joined = self.next();
+        let Some(ToPeer::Joined { worker, incarnation, clock }) = joined else { panic!("{joined:?}") };
+        let batch_count = 1;
+        let register = Register { worker, incarnation, layout_hash, config_hash, clock, batch_count };
+        self.say(&ToServer::Register(register));
+        let registered = self.next();
+        assert!(matches!(registered, Some(ToPeer::Registered { .. })), "{registered:?}");
+        (worker, incarnation)
+    }
+
+    /// Sends a push with `values` for `keys`.
+    pub(crate) fn push(&self, header: TransferHeader, values: Vec<f32>) {
+        let values = SharedValues::from(values);
+        // It fails where the server ends the connection before it has all.
+        let _ = self.runtime.block_on(transfer::send(&self.connection, header, &values, &self.settings));
+    }
+}
+
+/// The header of a first push, for a test to spoil.
+pub(crate) fn push_header(
+    (worker, incarnation): (WorkerId, Incarnation),
+    shard: ShardId,
+    keys: KeyRange,
+) -> TransferHeader {
+    TransferHeader {
+        kind: TransferKind::Push,
+        dtype: Dtype::F32,
+        shard,
+        worker,
+        incarnation,
+        sequence: Sequence(1),
+        clock: Clock(1),
+        version: Version(0),
+        batch: BatchIndex(0),
+        lead: 0,
+        samples: 1,
+        stripe_count: 1,
+        keys,
+        stripe: keys,
+        held_us: 0,
+    }
+}
