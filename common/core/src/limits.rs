@@ -23,8 +23,8 @@ pub const VALUE_COUNT_MAX: u64 = 1 << 40;
 /// oldest one that is missing.
 pub const PUSH_WINDOW: usize = 64;
 
-/// Transfers (pushes, initial values) of one session that may be arriving at once, over all shards of a server.
-pub const TRANSFERS_ARRIVING_MAX: usize = 256;
+/// Pushes of one worker that a shard keeps until their clock closes. A worker has one on the way, and perhaps the next.
+pub const PUSH_PENDING_MAX: usize = 4;
 
 /// Streams that one transfer may be cut into.
 pub const STRIPE_COUNT_MAX: u32 = 64;

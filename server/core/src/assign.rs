@@ -25,6 +25,8 @@ struct Desk {
     idle: bool,
     /// It was told so since it last asked: the word can be lost, and whoever asks again must hear it again.
     told: bool,
+    /// It has a new session: what was given over the old one may be lost.
+    reconnected: bool,
     /// It joined a run that had begun and was given nothing yet: nobody waits for it.
     fresh: bool,
 }
@@ -52,6 +54,13 @@ pub struct Plan {
     pub ordered: bool,
 }
 
+impl Plan {
+    /// Samples in the first so many batches.
+    fn samples_before(&self, batches: u64) -> u64 {
+        batches.saturating_mul(self.batch).min(self.sample_total)
+    }
+}
+
 /// The batches of a run and who has them.
 #[derive(Clone, Debug)]
 pub struct Assigner {
@@ -66,6 +75,24 @@ pub struct Assigner {
     begun: bool,
     /// Batches that were given out more than once.
     repeated: u64,
+    samples_done: u64,
+    /// Evaluations that were asked for and are not in.
+    evaluations: BTreeSet<u64>,
+}
+
+/// Batches that one worker may have: the one that it computes and the one after.
+const AHEAD_MAX: usize = 2;
+
+impl Desk {
+    /// What it was given and has not reported, as it was given where that is known.
+    fn unreported(&self) -> Vec<Work> {
+        let given = self.given.map(|(_, work)| work);
+        let again = |batch: &BatchIndex| match given {
+            Some(work @ Work::Batch { batch: last, .. }) if last == *batch => work,
+            _ => Work::Batch { batch: *batch, evaluate: None, enter: None },
+        };
+        self.batches.iter().map(again).collect()
+    }
 }
 
 impl Assigner {
@@ -82,6 +109,8 @@ impl Assigner {
             stage: Stage::Batches,
             begun: false,
             repeated: 0,
+            samples_done: 0,
+            evaluations: BTreeSet::new(),
         }
     }
 
@@ -108,20 +137,30 @@ impl Assigner {
         }
     }
 
-    /// A worker reports and asks. Asking again for the same clock is harmless. Returns work that was given before for the same
-    /// clock, when the ask is a repeated one.
+    /// A worker comes back over a new session.
+    pub fn reconnect(&mut self, worker: WorkerId) {
+        if let Some(desk) = self.desks.get_mut(&worker) {
+            desk.reconnected = true;
+        }
+    }
+
+    /// A worker reports and asks. Asking again for the same clock is harmless. Returns work that was given before and may have been
+    /// lost: with the first ask over a new session all that is not reported (a worker leaves alone what it has), and for a repeated ask
+    /// its answer.
     pub fn ask(
         &mut self,
         worker: WorkerId,
         clock: Clock,
         done: Option<BatchIndex>,
         returned: Option<BatchIndex>,
-    ) -> Option<Work> {
-        let desk = self.desks.get_mut(&worker)?;
+    ) -> Vec<Work> {
+        let Some(desk) = self.desks.get_mut(&worker) else { return Vec::new() };
         if let Some(batch) = done
             && desk.batches.remove(&batch)
         {
             self.done += 1;
+            self.samples_done +=
+                self.plan.samples_before(batch.0 + 1) - self.plan.samples_before(batch.0);
         }
         if let Some(batch) = returned
             && desk.batches.remove(&batch)
@@ -129,24 +168,29 @@ impl Assigner {
             self.repeated += 1;
             self.returned.insert(batch);
         }
+        let mut again = if std::mem::take(&mut desk.reconnected) { desk.unreported() } else { Vec::new() };
         if desk.asks.is_none() && desk.answered == Some(clock) {
             // The answer was lost with its session. No worker asks twice for one clock otherwise.
-            return desk.given.map(|(_, work)| work);
+            let answer = desk.given.map(|(_, work)| work);
+            again.extend(answer.filter(|work| !again.contains(work)));
+            return again;
         }
         desk.asks = Some(clock);
         desk.told = false;
         if !self.queue.contains(&worker) {
             self.queue.push_back(worker);
         }
-        None
+        again
     }
 
-    /// An evaluation was done by this worker. Only that of all samples is the final one: an earlier one can end late.
-    pub fn evaluated(&mut self, worker: WorkerId, at_samples: u64) {
+    /// An evaluation was done by this worker. Only that of all samples is the final one: an earlier one can end late. Returns
+    /// whether it is the first result of one that was asked for.
+    pub fn evaluated(&mut self, worker: WorkerId, at_samples: u64) -> bool {
         if at_samples != self.plan.sample_total {
-            return;
+            return self.evaluations.remove(&at_samples);
         }
-        if self.stage == (Stage::FinalEvaluation { by: Some(worker) }) {
+        let is_first = self.stage == (Stage::FinalEvaluation { by: Some(worker) });
+        if is_first {
             self.stage = Stage::Done;
         }
         // It waits for the word that the run is over, without asking. A result that comes again says that this word was lost.
@@ -159,6 +203,7 @@ impl Assigner {
                 self.queue.push_back(worker);
             }
         }
+        is_first
     }
 
     /// Gives out what can be given out now. `minimum` is the clock at which an idle worker enters again.
@@ -193,7 +238,7 @@ impl Assigner {
                 Some(Work::Evaluate { at_samples: self.plan.sample_total })
             }
             Stage::FinalEvaluation { by: Some(_) } => None,
-            Stage::Batches if self.plan.ordered && !self.is_its_turn(worker, clock) => {
+            Stage::Batches if !self.has_room(worker) || !self.is_its_turn(worker, clock) => {
                 self.queue.push_back(worker);
                 return;
             }
@@ -221,9 +266,14 @@ impl Assigner {
         }
     }
 
+    /// A worker that got more than it asked for (what was lost came again) gets no more before it has reported.
+    fn has_room(&self, worker: WorkerId) -> bool {
+        self.desks.get(&worker).is_none_or(|desk| desk.batches.len() < AHEAD_MAX)
+    }
+
     /// Under bsp: nobody else still needs work for an earlier clock. A worker whose clock was moved up skips some.
     fn is_its_turn(&self, worker: WorkerId, clock: Clock) -> bool {
-        self.desks.iter().all(|(other, desk)| {
+        !self.plan.ordered || self.desks.iter().all(|(other, desk)| {
             let needs = desk.asks.unwrap_or_else(|| desk.given.map_or(Clock(0), |(given, _)| given.next()));
             *other == worker || desk.idle || desk.fresh || needs >= clock
         })
@@ -238,11 +288,13 @@ impl Assigner {
         }
         let batch = BatchIndex(self.next);
         self.next += 1;
-        let handed_out = |batches: u64| (batches * self.plan.batch).min(self.plan.sample_total);
-        let (before, after) = (handed_out(batch.0), handed_out(self.next));
+        let (before, after) = (self.plan.samples_before(batch.0), self.plan.samples_before(self.next));
         let every = self.plan.evaluate_every;
         let due =
             every > 0 && before > 0 && before / every != after / every && after < self.plan.sample_total;
+        if due {
+            self.evaluations.insert(before);
+        }
         Some(Work::Batch { batch, evaluate: due.then_some(before), enter })
     }
 
@@ -250,6 +302,18 @@ impl Assigner {
     #[must_use]
     pub fn asking(&self) -> u32 {
         self.desks.values().filter(|desk| desk.asks.is_some()).count() as u32
+    }
+
+    /// Batches of the run.
+    #[must_use]
+    pub const fn batch_count(&self) -> u64 {
+        self.plan.batch_count
+    }
+
+    /// Samples of the batches done, each batch once.
+    #[must_use]
+    pub const fn samples_done(&self) -> u64 {
+        self.samples_done
     }
 
     /// Batches done.
@@ -357,9 +421,8 @@ mod tests {
                     done.extend(finished);
                     if !hand.waits { hand.clock += 1 + u64::from(action == 7); }
                     hand.waits = true;
-                    if let Some(work) = assigner.ask(id, Clock(hand.clock - 1), finished, None) {
-                        deliver(&mut hands, vec![(id, work)]);
-                    }
+                    let again = assigner.ask(id, Clock(hand.clock - 1), finished, None);
+                    deliver(&mut hands, again.into_iter().map(|work| (id, work)).collect());
                 }
                 assigner.settle(Clock(0), &mut grants);
                 assigner.check_invariants();
@@ -384,7 +447,7 @@ mod tests {
         let mut grants = Vec::new();
         // Worker 0 asks for clock 0 and, at once, for clock 1; worker 1 comes later.
         for clock in 0..2 {
-            assert_eq!(assigner.ask(WorkerId(0), Clock(clock), None, None), None);
+            assert_eq!(assigner.ask(WorkerId(0), Clock(clock), None, None), []);
             assigner.settle(Clock(0), &mut grants);
         }
         assert_eq!(grants.len(), 1);
@@ -406,8 +469,48 @@ mod tests {
         assigner.ask(WorkerId(0), Clock(0), None, None);
         assigner.settle(Clock(0), &mut grants);
         let again = assigner.ask(WorkerId(0), Clock(0), None, None);
-        assert_eq!(again, Some(grants[0].1));
+        assert_eq!(again, [grants[0].1]);
         assert_eq!(assigner.done() + assigner.repeated(), 0);
+    }
+
+    // Found by the simulated world: "nothing now" was lost with its session, and the worker never reported its last batch.
+    #[test]
+    fn a_repeated_ask_hears_again_that_there_is_nothing() {
+        let mut assigner = Assigner::new(plan(1, false));
+        let mut grants = Vec::new();
+        for worker in 0..2 {
+            assigner.enter(WorkerId(worker));
+            assigner.ask(WorkerId(worker), Clock(0), None, None);
+        }
+        assigner.begin();
+        for _ in 0..2 {
+            assigner.settle(Clock(0), &mut grants);
+            assert_eq!(grants.pop(), Some((WorkerId(1), Work::Idle)));
+            assigner.ask(WorkerId(1), Clock(0), None, None);
+        }
+    }
+
+    // Found by the simulated world: an evaluation of the middle of the run ended late and was taken for the last one.
+    #[test]
+    fn only_the_evaluation_of_all_samples_ends_the_run() {
+        let mut assigner = Assigner::new(plan(1, false));
+        let mut grants = Vec::new();
+        assigner.enter(WorkerId(0));
+        assigner.begin();
+        assigner.ask(WorkerId(0), Clock(0), None, None);
+        assigner.settle(Clock(0), &mut grants);
+        assigner.ask(WorkerId(0), Clock(1), Some(BatchIndex(0)), None);
+        assigner.settle(Clock(0), &mut grants);
+        assigner.evaluated(WorkerId(0), 5);
+        assert!(!assigner.is_over());
+        assigner.evaluated(WorkerId(0), 10);
+        assigner.settle(Clock(0), &mut grants);
+        assert!(assigner.is_over() && grants.contains(&(WorkerId(0), Work::Done)));
+        // The word was lost, so the result comes again.
+        grants.clear();
+        assigner.evaluated(WorkerId(0), 10);
+        assigner.settle(Clock(0), &mut grants);
+        assert_eq!(grants, [(WorkerId(0), Work::Done)]);
     }
 
     #[test]

@@ -2,12 +2,13 @@
 //!
 //! Pushes are numbered from 1. A push is new exactly once, in whatever order and however often it arrives; a repeated one gets the
 //! first answer. Memory is bounded: everything up to the watermark is known to be seen, and answers are kept for the last
-//! [`PUSH_WINDOW`] pushes. A worker has far fewer unanswered ones, so an answer that is gone was received.
+//! [`PUSH_WINDOW`] pushes. A worker has far fewer unanswered ones, so an answer that is gone was received. More than
+//! [`PUSH_PENDING_MAX`] pushes whose answer is still to come are not taken: each is a gradient in memory.
 
 use std::collections::BTreeMap;
 
 use slackline_core::ids::Sequence;
-use slackline_core::limits::PUSH_WINDOW;
+use slackline_core::limits::{PUSH_PENDING_MAX, PUSH_WINDOW};
 use slackline_core::wire::PushOutcome;
 
 /// What the window says of an arriving push.
@@ -30,6 +31,8 @@ pub struct PushWindow {
     watermark: u64,
     /// Answers by number, or none while the answer is to come; reaches above the watermark where pushes were reordered.
     answers: BTreeMap<u64, Option<PushOutcome>>,
+    /// Answers that are to come.
+    pending: usize,
 }
 
 impl PushWindow {
@@ -40,14 +43,17 @@ impl PushWindow {
             Some(Some(outcome)) => Seen::Answered(*outcome),
             Some(None) => Seen::Pending,
             None if sequence.0 <= self.watermark => Seen::OutOfWindow,
-            None if sequence.0 > self.watermark + PUSH_WINDOW as u64 => Seen::OutOfWindow,
+            None if sequence.0 > self.watermark.saturating_add(PUSH_WINDOW as u64) => Seen::OutOfWindow,
+            None if self.pending >= PUSH_PENDING_MAX => Seen::OutOfWindow,
             None => Seen::New,
         }
     }
 
     /// Notes that a new push has arrived; its answer may come later.
     pub fn arrive(&mut self, sequence: Sequence) {
-        self.answers.entry(sequence.0).or_insert(None);
+        if self.answers.insert(sequence.0, None).is_none() {
+            self.pending += 1;
+        }
         while self.answers.contains_key(&(self.watermark + 1)) {
             self.watermark += 1;
         }
@@ -61,8 +67,9 @@ impl PushWindow {
 
     /// Notes the answer.
     pub fn answer(&mut self, sequence: Sequence, outcome: PushOutcome) {
-        if let Some(answer) = self.answers.get_mut(&sequence.0) {
+        if let Some(answer @ None) = self.answers.get_mut(&sequence.0) {
             *answer = Some(outcome);
+            self.pending -= 1;
         }
     }
 
@@ -117,7 +124,8 @@ mod tests {
                 }
                 let complete = (1..).find(|number| !first.contains_key(number)).unwrap_or(1) - 1;
                 prop_assert!(window.has_all_to(Sequence(complete)) && !window.has_all_to(Sequence(complete + 1)));
-                prop_assert!(window.answers.values().filter(|answer| answer.is_some()).count() <= 2 * PUSH_WINDOW);
+                prop_assert_eq!(window.pending, window.answers.values().filter(|answer| answer.is_none()).count());
+                prop_assert!(window.pending <= PUSH_PENDING_MAX && window.len() <= 2 * PUSH_WINDOW);
             }
         }
     }

@@ -36,6 +36,11 @@ pub enum Notice {
         /// For how long.
         since: Duration,
     },
+    /// The run has begun and no worker is there any more.
+    NobodyLeft {
+        /// Batches still to do.
+        batches: u64,
+    },
     /// A worker was not heard for a whole lease.
     Expired {
         /// The worker.
@@ -108,6 +113,9 @@ impl fmt::Display for Notice {
                     "waiting for workers: {here} of {wanted} here, {}{more} missing ({seconds} s)",
                     names.join(", ")
                 )
+            }
+            Self::NobodyLeft { batches } => {
+                write!(f, "no worker is left and {batches} batches are to do: waiting for a worker to join")
             }
             Self::Expired { worker, incarnation, clock, silent } => {
                 write!(f, "{worker} ({incarnation}")?;

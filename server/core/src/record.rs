@@ -36,6 +36,11 @@ pub struct Record {
     window: VecDeque<(Moment, u64)>,
     epoch_samples: u64,
     sample_total: u64,
+    /// Batches done and their samples, each batch once: reports can be lost with a worker, these cannot.
+    batches_done: u64,
+    samples_done: u64,
+    /// Incarnations that ever took part.
+    workers_seen: u64,
 }
 
 /// How long the rate on a display looks back.
@@ -55,6 +60,9 @@ impl Record {
             window: VecDeque::new(),
             epoch_samples,
             sample_total,
+            batches_done: 0,
+            samples_done: 0,
+            workers_seen: 0,
         }
     }
 
@@ -66,6 +74,16 @@ impl Record {
     /// The last batch was done.
     pub fn end(&mut self, now: Moment) {
         self.ended.get_or_insert(now);
+    }
+
+    /// A worker takes part.
+    pub fn enter(&mut self) {
+        self.workers_seen += 1;
+    }
+
+    /// So many batches with so many samples are done by now.
+    pub fn done(&mut self, batches: u64, samples: u64) {
+        (self.batches_done, self.samples_done) = (batches, samples);
     }
 
     /// Adds a worker's report.
@@ -99,6 +117,11 @@ impl Record {
         &self.evaluations
     }
 
+    /// The evaluation of the newest values, which is not always the one that came last.
+    fn last(&self) -> Option<&Evaluation> {
+        self.evaluations.iter().max_by_key(|evaluation| evaluation.samples)
+    }
+
     /// Mean training loss over the last epoch's worth of samples.
     #[must_use]
     pub fn train_loss(&self) -> f64 {
@@ -114,14 +137,14 @@ impl Record {
         let span = self.window.front().map_or(0.0, |(first, _)| now.since(*first).as_secs_f64());
         let samples: u64 = self.window.iter().skip(1).map(|row| row.1).sum();
         Progress {
-            samples: self.total.samples,
+            samples: self.samples_done,
             samples_total: self.sample_total,
             wall_ms: wall.as_millis() as u64,
             samples_per_s: if span > 0.0 { samples as f64 / span } else { 0.0 },
             loss: self.train_loss(),
             clock_lead: self.total.clock_lead.spread().mean,
             waiting: share(self.total.times.wait_for_clock_us, self.total.times.total_us),
-            accuracy: self.evaluations.last().map_or(-1.0, |evaluation| evaluation.accuracy),
+            accuracy: self.last().map_or(-1.0, |evaluation| evaluation.accuracy),
         }
     }
 
@@ -130,15 +153,15 @@ impl Record {
     pub fn figures(&self, now: Moment, policy: PolicySpec, workers: u64, thresholds: &[f64]) -> Figures {
         let report = &self.total;
         let wall_s = self.began.map_or(0.0, |began| self.ended.unwrap_or(now).since(began).as_secs_f64());
-        let last = self.evaluations.last();
+        let last = self.last();
         let times = &report.times;
         let part = |us: u64| share(us, times.total_us);
         Figures {
-            iterations: report.iterations,
-            samples: report.samples,
-            epochs: report.samples as f64 / self.epoch_samples.max(1) as f64,
+            iterations: self.batches_done,
+            samples: self.samples_done,
+            epochs: self.samples_done as f64 / self.epoch_samples.max(1) as f64,
             wall_s,
-            samples_per_s: if wall_s > 0.0 { report.samples as f64 / wall_s } else { 0.0 },
+            samples_per_s: if wall_s > 0.0 { self.samples_done as f64 / wall_s } else { 0.0 },
             r#final: Final {
                 train_loss: self.train_loss(),
                 test_loss: last.map(|evaluation| evaluation.loss),
@@ -158,7 +181,10 @@ impl Record {
             },
             staleness: Staleness {
                 clock_lead: Bounded::new(report.clock_lead.spread(), policy.staleness()),
-                version: Bounded::new(report.version_staleness.spread(), policy.version_bound(workers)),
+                version: Bounded::new(
+                    report.version_staleness.spread(),
+                    policy.version_bound(workers.max(self.workers_seen)),
+                ),
             },
             time: TimeShares {
                 compute: part(times.compute_us),
@@ -221,9 +247,9 @@ fn add(total: &mut Report, report: &Report) {
 /// The measured part of `summary.json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figures {
-    /// Iterations of all workers.
+    /// Iterations whose gradients are in the weights: batches done.
     pub iterations: u64,
-    /// Samples used, repeats counted.
+    /// Samples of those batches.
     pub samples: u64,
     /// Passes over the training data.
     pub epochs: f64,
@@ -352,4 +378,52 @@ pub struct Pulls {
     pub served: u64,
     /// Held first.
     pub held: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn evaluated(at_samples: u64, accuracy: f64) -> Evaluated {
+        Evaluated { at_samples, loss: 1.0 - accuracy, accuracy, report: None }
+    }
+
+    fn figures(record: &Record) -> Figures {
+        record.figures(Moment(4_000_000_000), PolicySpec::Ssp { staleness: 2 }, 2, &[0.5, 0.8, 0.99])
+    }
+
+    #[test]
+    fn the_final_accuracy_is_that_of_the_newest_values_even_when_another_comes_later() {
+        let mut record = Record::new(100, 200);
+        record.begin(Moment(0));
+        record.evaluated(Moment(1_000_000_000), &evaluated(50, 0.6));
+        record.evaluated(Moment(2_000_000_000), &evaluated(200, 0.9));
+        record.evaluated(Moment(3_000_000_000), &evaluated(150, 0.85));
+        let figures = figures(&record);
+        assert_eq!((figures.r#final.test_accuracy, figures.best_test_accuracy), (Some(0.9), Some(0.9)));
+        let times: Vec<(f64, u64)> =
+            figures.time_to_accuracy.iter().map(|time| (time.wall_s, time.samples)).collect();
+        assert_eq!(times, [(1.0, 50), (2.0, 200)]);
+    }
+
+    #[test]
+    fn samples_are_those_of_the_batches_done_whatever_reports_were_lost() {
+        let mut record = Record::new(100, 200);
+        record.report(Moment(0), &Report { samples: 30, loss_sum: 60.0, ..Report::default() });
+        record.done(4, 200);
+        let figures = figures(&record);
+        assert_eq!((figures.iterations, figures.samples, figures.epochs), (4, 200, 2.0));
+        assert!((figures.r#final.train_loss - 2.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_version_bound_counts_every_worker_that_took_part() {
+        let mut record = Record::new(100, 200);
+        for _ in 0..2 {
+            record.enter();
+        }
+        assert_eq!(figures(&record).staleness.version.bound, Some(5));
+        record.enter();
+        assert_eq!(figures(&record).staleness.version.bound, Some(10));
+    }
 }

@@ -286,6 +286,8 @@ pub enum ToPeer {
     Refused(Refusal),
     /// Answer to [`ToServer::Leave`] and [`ToServer::Stop`]: heard.
     Goodbye,
+    /// Answer to [`ToServer::Renew`]: the lease goes on. A worker that hears nothing for a lease takes the session for lost.
+    Renewed,
 }
 
 /// See [`ToPeer::Work`].

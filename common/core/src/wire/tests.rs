@@ -54,6 +54,7 @@ const fn peer_variant(message: &ToPeer) -> u8 {
         ToPeer::Status(_) => 5,
         ToPeer::Refused(_) => 6,
         ToPeer::Goodbye => 7,
+        ToPeer::Renewed => 8,
     }
 }
 
@@ -63,13 +64,13 @@ fn every_variant_is_among_the_golden_ones() {
         golden::to_server().iter().map(|(_, message, _)| server_variant(message)).collect();
     assert_eq!(server, (0..12).collect());
     let peer: BTreeSet<u8> = golden::to_peer().iter().map(|(_, message, _)| peer_variant(message)).collect();
-    assert_eq!(peer, (0..8).collect());
+    assert_eq!(peer, (0..9).collect());
 }
 
 #[test]
 fn a_variant_that_does_not_exist_is_malformed() {
     assert_eq!(decode::<ToServer>(&12_u32.to_le_bytes()), Err(WireError::Malformed));
-    assert_eq!(decode::<ToPeer>(&8_u32.to_le_bytes()), Err(WireError::Malformed));
+    assert_eq!(decode::<ToPeer>(&9_u32.to_le_bytes()), Err(WireError::Malformed));
     // A bool and an option of 2, a text that is not UTF-8.
     assert_eq!(decode::<ToPeer>(&golden::bytes("02000000 02")), Err(WireError::Malformed));
     assert_eq!(decode::<ToServer>(&golden::bytes("09000000 00000000 02")), Err(WireError::Malformed));

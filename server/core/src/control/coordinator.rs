@@ -91,6 +91,15 @@ impl Coordinator {
         }
     }
 
+    /// Nobody is left who could stand by what the first worker said of the data: the next one says it anew.
+    pub(super) fn forget_data(&mut self) {
+        (self.data, self.assigner, self.record) = (None, None, None);
+    }
+
+    pub(super) fn batches_left(&self) -> u64 {
+        self.assigner.as_ref().map_or(0, |assigner| assigner.batch_count() - assigner.done())
+    }
+
     pub(super) fn next_incarnation(&mut self) -> Incarnation {
         self.incarnations = self.incarnations.next();
         self.incarnations
@@ -98,6 +107,9 @@ impl Coordinator {
 
     pub(super) fn enter(&mut self, worker: WorkerId, clock: Clock) {
         self.clocks.insert(worker, clock);
+        if let Some(record) = &mut self.record {
+            record.enter();
+        }
         if let Some(assigner) = &mut self.assigner {
             assigner.enter(worker);
         }
@@ -110,6 +122,12 @@ impl Coordinator {
         self.evaluated.remove(&worker);
         if let Some(assigner) = &mut self.assigner {
             assigner.forget(worker);
+        }
+    }
+
+    pub(super) fn reconnect(&mut self, worker: WorkerId) {
+        if let Some(assigner) = &mut self.assigner {
+            assigner.reconnect(worker);
         }
     }
 
@@ -131,7 +149,7 @@ impl Coordinator {
     }
 
     /// Takes an ask, and returns the work of a repeated one. An ask that a reconnected worker sends again counts its report once.
-    pub(super) fn ask(&mut self, now: Moment, worker: WorkerId, ask: &Ask) -> Option<Work> {
+    pub(super) fn ask(&mut self, now: Moment, worker: WorkerId, ask: &Ask) -> Vec<Work> {
         if self.asks.get(&worker) != Some(ask) {
             self.report(now, ask.report.as_ref());
             self.asks.insert(worker, ask.clone());
@@ -141,7 +159,8 @@ impl Coordinator {
         if let Some(known) = self.clocks.get_mut(&worker) {
             *known = (*known).max(Clock(clock.0.saturating_sub(1)));
         }
-        self.assigner.as_mut()?.ask(worker, clock, done, returned)
+        let Some(assigner) = &mut self.assigner else { return Vec::new() };
+        assigner.ask(worker, clock, done, returned)
     }
 
     /// Takes the result of an evaluation; false when it is known already.
@@ -151,14 +170,12 @@ impl Coordinator {
             self.report(now, evaluated.report.as_ref());
         }
         let (Some(assigner), Some(record)) = (&mut self.assigner, &mut self.record) else { return false };
-        if is_new {
+        // One that is known comes again when the word that the run is over was lost.
+        let is_wanted = assigner.evaluated(worker, evaluated.at_samples);
+        if is_wanted {
             record.evaluated(now, evaluated);
         }
-        if assigner.is_trained() {
-            // One that is known comes again when the word that the run is over was lost.
-            assigner.evaluated(worker, evaluated.at_samples);
-        }
-        is_new
+        is_wanted
     }
 
     pub(super) fn settle(&mut self, now: Moment) -> Vec<(WorkerId, Work)> {
@@ -168,6 +185,7 @@ impl Coordinator {
         };
         let mut grants = Vec::new();
         assigner.settle(minimum, &mut grants);
+        record.done(assigner.done(), assigner.samples_done());
         if !grants.is_empty() {
             record.begin(now);
         }

@@ -78,6 +78,13 @@ impl Members {
         }
     }
 
+    /// Time in which this server heard nobody is nobody's silence.
+    pub(super) fn forgive(&mut self, by: Duration, now: Moment) {
+        for member in self.members.values_mut() {
+            member.heard = member.heard.after(by).min(now);
+        }
+    }
+
     pub(super) fn expire(&self, now: Moment) -> Vec<Expired> {
         let over = |member: &Member| now.since(member.heard) > self.lease;
         let expired = |(worker, member): (&WorkerId, &Member)| {

@@ -63,6 +63,10 @@ impl Control {
             (ToServer::Pull(Pull { shard, request, kind }), reader) => {
                 let is_gated = matches!(kind, PullKind::Gated { .. });
                 if is_gated && reader.is_some() && !self.started && self.coordinator.is_none() {
+                    if self.members.ever() < self.settings.workers as usize {
+                        self.refuse_without_state(session, effects);
+                        return;
+                    }
                     self.start(effects);
                 }
                 let event = ShardEvent::Pull { session, reader, request, kind };
@@ -81,6 +85,14 @@ impl Control {
                 self.refuse(session, RefusalCode::OutOfPlace, text, effects);
             }
         }
+    }
+
+    /// A worker has work, so the run has begun, and then all that it began with had registered here: with another process than this
+    /// one. Going on would mix new values with trained ones.
+    fn refuse_without_state(&mut self, session: SessionId, effects: &mut Vec<ControlEffect>) {
+        let server = self.settings.server;
+        let text = format!("{server} has no state of this run: it was restarted; start the run again");
+        self.refuse(session, RefusalCode::Stopped, text, effects);
     }
 
     /// Whether another session speaks for the worker by now. What still comes over this one was sent before and is sent again over
@@ -185,6 +197,13 @@ impl Control {
             self.refuse(session, code, text, effects);
             return;
         }
+        // The rate's schedule follows from it, so one worker must not decide it for the others.
+        let agreed = *self.batch_count.get_or_insert(register.batch_count);
+        if agreed != register.batch_count {
+            let text = format!("the worker counts {} batches, the run has {agreed}", register.batch_count);
+            self.refuse(session, RefusalCode::Mismatch, text, effects);
+            return;
+        }
         let (worker, incarnation) = (register.worker, register.incarnation);
         let known = self.members.is_member(worker, incarnation);
         if known && self.members.session_of(worker).is_some_and(|present| present > session) {
@@ -216,6 +235,8 @@ impl Control {
         effects.extend(former.map(|session| ControlEffect::Close { session }));
         if !registered_before {
             self.enter(session, register, effects);
+        } else if let Some(coordinator) = &mut self.coordinator {
+            coordinator.reconnect(worker);
         }
         let has_values = self.shards_with_values.values().all(|has| *has);
         effects.push(ControlEffect::Send { session, message: ToPeer::Registered { has_values } });
@@ -272,7 +293,8 @@ impl Control {
                 self.to_shard(session, shard, ShardEvent::Push(push), effects);
             }
             ToServer::Leave(leave) => self.leave(now, session, worker, &leave, effects),
-            // Renewing was done when the message was heard; the rest was handled before.
+            ToServer::Renew => effects.push(ControlEffect::Send { session, message: ToPeer::Renewed }),
+            // The rest was handled before.
             _ => {}
         }
     }
@@ -290,7 +312,7 @@ impl Control {
             self.refuse(session, RefusalCode::OutOfPlace, text, effects);
             return;
         };
-        if let Some(work) = coordinator.ask(now, worker, ask) {
+        for work in coordinator.ask(now, worker, ask) {
             effects.push(ControlEffect::Send { session, message: ToPeer::Work(work) });
         }
     }

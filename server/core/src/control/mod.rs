@@ -90,6 +90,11 @@ pub enum ControlEvent {
     },
     /// Time has passed.
     Tick,
+    /// This server was itself at a standstill (its process was stopped, its machine had no time for it): nobody could be heard.
+    Late {
+        /// For so long.
+        by: Duration,
+    },
     /// The process is to end.
     Interrupt {
         /// Why.
@@ -165,6 +170,8 @@ pub struct Control {
     began: Moment,
     reported: Moment,
     started: bool,
+    /// Batches of the run, as the first worker that registered counted them.
+    batch_count: Option<u64>,
     ended: Option<End>,
 }
 
@@ -182,6 +189,7 @@ impl Control {
             began: now,
             reported: now,
             started: false,
+            batch_count: None,
             ended: None,
         }
     }
@@ -211,6 +219,7 @@ impl Control {
                 self.shards_with_values.insert(shard, true);
             }
             ControlEvent::Tick => self.tick(now, effects),
+            ControlEvent::Late { by } => self.members.forgive(by, now),
             ControlEvent::Interrupt { reason } => self.end(End::Stopped(reason), effects),
         }
         self.settle(now, effects);
@@ -237,15 +246,31 @@ impl Control {
                 self.refuse(session, slackline_core::wire::RefusalCode::Fenced, text, effects);
             }
         }
-        let due = now.since(self.reported) >= self.settings.wait_report;
-        if !self.started && due && self.ended.is_none() && self.coordinator.is_some() {
+        if now.since(self.reported) >= self.settings.wait_report {
             self.reported = now;
-            let (here, wanted) = (self.members.registered(), self.settings.workers);
-            let missing = (0..wanted).map(WorkerId).filter(|worker| !self.members.is_registered(*worker));
-            let missing = missing.take(4).collect();
-            let since = now.since(self.began);
-            effects.push(ControlEffect::Notice(Notice::Awaiting { here, wanted, missing, since }));
+            effects.extend(self.wait(now).map(ControlEffect::Notice));
         }
+    }
+
+    /// What the whole run waits for, if it does.
+    fn wait(&self, now: Moment) -> Option<Notice> {
+        let coordinator = self.coordinator.as_ref()?;
+        if self.ended.is_some() {
+            return None;
+        }
+        if self.started {
+            let batches = coordinator.batches_left();
+            return (self.members.is_empty() && !coordinator.is_over())
+                .then_some(Notice::NobodyLeft { batches });
+        }
+        let (here, wanted) = (self.members.registered(), self.settings.workers);
+        let missing = (0..wanted).map(WorkerId).filter(|worker| !self.members.is_registered(*worker));
+        Some(Notice::Awaiting {
+            here,
+            wanted,
+            missing: missing.take(4).collect(),
+            since: now.since(self.began),
+        })
     }
 
     /// A worker is no member any more, whatever the reason.
@@ -254,6 +279,10 @@ impl Control {
         effects.push(ControlEffect::Shards(ShardEvent::Remove { worker }));
         if let Some(coordinator) = &mut self.coordinator {
             coordinator.forget(worker);
+            if !self.started && self.members.is_empty() {
+                coordinator.forget_data();
+                self.batch_count = None;
+            }
         }
     }
 

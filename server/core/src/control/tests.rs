@@ -220,6 +220,24 @@ fn a_silent_worker_is_removed_after_one_lease_and_its_batch_given_to_another() {
     assert!(again == second.0 && incarnation > first.1 && incarnation > second.1);
 }
 
+// A server that had stood still took the silence for its members' own, and removed all of them.
+#[test]
+fn a_lease_does_not_run_while_the_server_stands_still() {
+    let mut desk = Desk::new(settings(1));
+    let (worker, _) = desk.enlist(0);
+    desk.after(4.0);
+    desk.now = desk.now.after(Duration::from_secs(60));
+    desk.event(ControlEvent::Late { by: Duration::from_secs(60) });
+    let removal = ControlEffect::Shards(ShardEvent::Remove { worker });
+    assert!(!desk.after(5.5).contains(&removal));
+    // Four seconds before the standstill and seven after it are more than a lease.
+    assert!(desk.after(1.5).contains(&removal));
+    // One that was heard meanwhile gets one lease from now, not more.
+    let (worker, _) = desk.enlist(1);
+    desk.event(ControlEvent::Late { by: Duration::from_secs(60) });
+    assert!(desk.after(10.5).contains(&ControlEffect::Shards(ShardEvent::Remove { worker })));
+}
+
 #[test]
 fn a_lost_connection_keeps_its_membership_within_the_lease() {
     let mut desk = Desk::new(settings(1));
@@ -291,4 +309,90 @@ fn a_run_ends_with_one_final_evaluation_and_everyone_told() {
         assert_eq!(effects.contains(&ControlEffect::End(End::Complete)), session == 1);
     }
     assert_eq!(desk.control.record().unwrap().evaluations().len(), 1);
+}
+
+// Found by the simulated world: a worker died between two registrations, and one server waited for it for ever.
+#[test]
+fn another_server_begins_with_the_first_gated_pull() {
+    let kind = PullKind::Gated { clock: Clock(0), after: Sequence(0) };
+    let pull = ToServer::Pull(Pull { shard: ShardId(0), request: 1, kind });
+    for workers in [1, 2] {
+        let other = ControlSettings { server: ServerId(1), coordinator: None, ..settings(workers) };
+        let mut desk = Desk::new(other);
+        desk.open(0, Role::Worker);
+        desk.register(0, WorkerId(0), Incarnation(1));
+        assert!(!desk.control.is_started());
+        let effects = desk.say(0, pull.clone());
+        if workers == 1 {
+            assert_eq!(effects[0], ControlEffect::Shards(ShardEvent::Start));
+        } else {
+            // The run has begun, and one worker of it was never here: this process is not the one that the run began with.
+            assert_eq!(refusals(&effects)[0].0, RefusalCode::Stopped);
+        }
+        assert_eq!(desk.control.is_started(), workers == 1);
+    }
+}
+
+// Found by the simulated world: what was sent over a lost session came after what was sent over the new one.
+#[test]
+fn a_former_session_is_not_heard_any_more() {
+    let mut desk = Desk::new(settings(1));
+    let (worker, incarnation) = desk.enlist(0);
+    desk.open(1, Role::Worker);
+    desk.register(1, worker, incarnation);
+    assert!(desk.say(0, ToServer::Finish).is_empty());
+    assert!(desk.register(0, worker, incarnation).is_empty());
+    assert!(desk.say(1, ToServer::Finish).contains(&ControlEffect::Shards(ShardEvent::Finish { worker })));
+}
+
+// Found by the simulated world: a fenced worker whose id another had got was turned away for good.
+#[test]
+fn a_fenced_worker_whose_id_was_given_away_gets_another() {
+    let mut desk = Desk::new(settings(3));
+    let first = desk.enlist(0);
+    desk.after(11.0);
+    let second = desk.enlist(1);
+    assert_eq!(second.0, first.0);
+    let (again, incarnation, _) = desk.join(2, Some(first));
+    assert!(again != first.0 && incarnation > second.1);
+}
+
+#[test]
+fn the_data_of_a_worker_that_died_before_the_start_bind_nobody() {
+    let mut desk = Desk::new(settings(2));
+    desk.open(1, Role::Worker);
+    let wrong = Join { layout_hash: 1, config_hash: 2, data_hash: 9, sample_count: 45, former: None };
+    desk.say(1, ToServer::Join(wrong));
+    desk.after(11.0);
+    // The next one speaks for its own data, and so do all after it.
+    desk.enlist(2);
+    desk.enlist(3);
+}
+
+#[test]
+fn a_run_without_workers_says_so() {
+    let mut desk = Desk::new(settings(1));
+    desk.enlist(0);
+    desk.say(0, ask(0, None));
+    desk.after(11.0);
+    let effects = desk.after(5.0);
+    assert!(effects.contains(&ControlEffect::Notice(Notice::NobodyLeft { batches: 5 })), "{effects:?}");
+}
+
+#[test]
+fn one_worker_cannot_change_how_many_batches_there_are() {
+    let mut desk = Desk::new(settings(2));
+    desk.enlist(0);
+    let (worker, incarnation, _) = desk.join(1, None);
+    let (layout_hash, config_hash, clock, batch_count) = (1, 2, Clock(0), 6);
+    let register = Register { worker, incarnation, layout_hash, config_hash, clock, batch_count };
+    assert_eq!(refusals(&desk.say(1, ToServer::Register(register)))[0].0, RefusalCode::Mismatch);
+}
+
+#[test]
+fn a_renewal_is_answered() {
+    let mut desk = Desk::new(settings(2));
+    desk.enlist(0);
+    let effects = desk.say(0, ToServer::Renew);
+    assert!(effects.contains(&ControlEffect::Send { session: SessionId(0), message: ToPeer::Renewed }));
 }

@@ -241,6 +241,7 @@ fn answers() -> Vec<Golden<ToPeer>> {
         ("refused: RunOver", refused(RefusalCode::RunOver), "06000000 06000000 0200000000000000 6e6f"),
         ("refused: Stopped", refused(RefusalCode::Stopped), "06000000 07000000 0200000000000000 6e6f"),
         ("goodbye", ToPeer::Goodbye, "07000000"),
+        ("renewed", ToPeer::Renewed, "08000000"),
     ]
 }
 

@@ -282,5 +282,6 @@ pub(super) fn to_peer() -> impl Strategy<Value = ToPeer> {
         (prop::sample::select(CODES.to_vec()), text())
             .prop_map(|(code, text)| ToPeer::Refused(Refusal { code, text })),
         Just(ToPeer::Goodbye),
+        Just(ToPeer::Renewed),
     ]
 }
