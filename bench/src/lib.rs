@@ -1,1 +1,5 @@
-//! Benchmarks of Slackline: criterion micro-benches and loopback throughput.
+//! Benchmarks of Slackline: criterion micro-benches in `benches/`, and the loopback throughput of whole processes here.
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod loopback;

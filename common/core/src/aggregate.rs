@@ -18,6 +18,17 @@ pub fn scale(values: &mut [f32], factor: f32) {
     }
 }
 
+/// The place of the first value that is not finite. Whole blocks are looked at at once, since a search that may stop at every value
+/// cannot be vectorised: a gradient is nearly always all finite.
+#[must_use]
+pub fn first_not_finite(values: &[f32]) -> Option<usize> {
+    const BLOCK: usize = 1024;
+    let bad = |block: &[f32]| block.iter().fold(false, |bad, value| bad | !value.is_finite());
+    let block = values.chunks(BLOCK).position(bad)?;
+    let start = block * BLOCK;
+    values[start..].iter().position(|value| !value.is_finite()).map(|place| start + place)
+}
+
 /// Sums `parts` pairwise, in order, into `parts[0]`; the other parts are overwritten with partial sums.
 pub fn pairwise_sum<T: AsMut<[f32]>>(parts: &mut [T]) {
     let mut stride = 1;
@@ -46,6 +57,15 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #[test]
+        fn the_first_value_that_is_not_finite_is_found(len in 0..5000_usize, bad in prop::collection::vec((0..5000_usize, 0..3_usize), 0..3)) {
+            let mut values = vec![1.0_f32; len];
+            for (place, kind) in bad {
+                if place < len { values[place] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY][kind]; }
+            }
+            prop_assert_eq!(first_not_finite(&values), values.iter().position(|value| !value.is_finite()));
+        }
+
         #[test]
         fn two_levels_of_the_tree_are_one_tree(values in prop::collection::vec(prop::collection::vec(-1e3_f32..1e3, 3), 8)) {
             let mut whole = values.clone();

@@ -159,8 +159,7 @@ impl Assigner {
             && desk.batches.remove(&batch)
         {
             self.done += 1;
-            self.samples_done +=
-                self.plan.samples_before(batch.0 + 1) - self.plan.samples_before(batch.0);
+            self.samples_done += self.plan.samples_before(batch.0 + 1) - self.plan.samples_before(batch.0);
         }
         if let Some(batch) = returned
             && desk.batches.remove(&batch)
@@ -273,10 +272,12 @@ impl Assigner {
 
     /// Under bsp: nobody else still needs work for an earlier clock. A worker whose clock was moved up skips some.
     fn is_its_turn(&self, worker: WorkerId, clock: Clock) -> bool {
-        !self.plan.ordered || self.desks.iter().all(|(other, desk)| {
-            let needs = desk.asks.unwrap_or_else(|| desk.given.map_or(Clock(0), |(given, _)| given.next()));
-            *other == worker || desk.idle || desk.fresh || needs >= clock
-        })
+        !self.plan.ordered
+            || self.desks.iter().all(|(other, desk)| {
+                let needs =
+                    desk.asks.unwrap_or_else(|| desk.given.map_or(Clock(0), |(given, _)| given.next()));
+                *other == worker || desk.idle || desk.fresh || needs >= clock
+            })
     }
 
     fn take(&mut self, enter: Option<Clock>) -> Option<Work> {

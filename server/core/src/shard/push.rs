@@ -1,6 +1,6 @@
 //! A push on its way through a shard: member? seen before? finite? then the policy's verdict.
 
-use slackline_core::aggregate::weighted_mean;
+use slackline_core::aggregate::{first_not_finite, weighted_mean};
 use slackline_core::consistency::PushVerdict;
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, Moment, Sequence, SessionId, Version, WorkerId};
 use slackline_core::wire::{PushOutcome, Pushed};
@@ -107,7 +107,7 @@ impl Shard {
         gradient: Vec<f32>,
         effects: &mut Vec<ShardEffect>,
     ) -> Option<PushOutcome> {
-        if let Some(index) = gradient.iter().position(|value| !value.is_finite()) {
+        if let Some(index) = first_not_finite(&gradient) {
             let key = self.keys.start + index as u64;
             let tensor = self.layout.tensor_of(key).map_or_else(String::new, |tensor| tensor.path.clone());
             let (worker, shard, clock) = (push.worker, self.id, push.clock);

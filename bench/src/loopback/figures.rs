@@ -1,0 +1,168 @@
+//! What was measured, and how it is shown.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::Cell;
+
+/// One repetition.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Repeat {
+    /// From the word to all workers to the end of the last of them.
+    pub wall: Duration,
+    /// Microseconds of every round of every worker.
+    pub rounds_us: Vec<u64>,
+    /// Processor seconds of all processes in that time; none where the system does not tell.
+    pub processor_seconds: Option<f64>,
+    /// Resident memory of the largest server at its peak, warm-up included.
+    pub server_peak_bytes: Option<u64>,
+}
+
+/// All repetitions of a cell.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figures {
+    /// The cell.
+    pub cell: Cell,
+    /// Values of its model.
+    pub values: u64,
+    /// What each repetition gave.
+    pub repeats: Vec<Repeat>,
+}
+
+/// The middle, the least and the greatest of some figures.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// Half lie below.
+    pub median: f64,
+    /// The least.
+    pub min: f64,
+    /// The greatest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// The spread of `figures`; none without any.
+    #[must_use]
+    pub fn of(figures: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut sorted: Vec<f64> = figures.into_iter().collect();
+        sorted.sort_by(f64::total_cmp);
+        let (min, max) = (*sorted.first()?, *sorted.last()?);
+        let (below, above) = ((sorted.len() - 1) / 2, sorted.len() / 2);
+        Some(Self { median: f64::midpoint(sorted[below], sorted[above]), min, max })
+    }
+
+    fn show(this: Option<Self>, decimals: usize) -> String {
+        let show =
+            |Self { median, min, max }| format!("{median:.decimals$} [{min:.decimals$}..{max:.decimals$}]");
+        this.map_or_else(|| "-".to_owned(), show)
+    }
+
+    fn json(this: Option<Self>) -> Value {
+        this.map_or(
+            Value::Null,
+            |Self { median, min, max }| json!({"median": median, "min": min, "max": max}),
+        )
+    }
+}
+
+impl Figures {
+    /// Bytes of values that one repetition carries: pushed and pulled, by all workers.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        2 * 4 * self.values * u64::from(self.cell.workers) * u64::from(self.cell.rounds)
+    }
+
+    /// Megabytes (10^6) a second, pushed and pulled by all workers together, over repetitions.
+    #[must_use]
+    pub fn megabytes_per_second(&self) -> Option<Spread> {
+        Spread::of(self.repeats.iter().map(|repeat| self.bytes() as f64 / 1e6 / repeat.wall.as_secs_f64()))
+    }
+
+    /// Milliseconds of a round of one worker, over all rounds of all repetitions.
+    #[must_use]
+    pub fn round_milliseconds(&self) -> Option<Spread> {
+        Spread::of(self.repeats.iter().flat_map(|repeat| &repeat.rounds_us).map(|us| *us as f64 / 1e3))
+    }
+
+    /// Processor seconds of all processes for each GiB carried, over repetitions.
+    #[must_use]
+    pub fn processor_seconds_per_gib(&self) -> Option<Spread> {
+        let gib = self.bytes() as f64 / f64::from(1 << 30);
+        Spread::of(self.repeats.iter().filter_map(|repeat| repeat.processor_seconds).map(|used| used / gib))
+    }
+
+    /// Memory of the largest server at its peak in MiB, over repetitions.
+    #[must_use]
+    pub fn server_peak_mib(&self) -> Option<Spread> {
+        let peaks = self.repeats.iter().filter_map(|repeat| repeat.server_peak_bytes);
+        Spread::of(peaks.map(|bytes| bytes as f64 / f64::from(1 << 20)))
+    }
+}
+
+/// The cells as a table for people.
+#[must_use]
+pub fn table(all: &[Figures]) -> String {
+    let mut text = String::from(
+        "  MiB workers servers  push + pull, MB/s         ms a round                  processor s/GiB      server peak, MiB\n",
+    );
+    for figures in all {
+        let Cell { mib, workers, servers, .. } = figures.cell;
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "{mib:>5} {workers:>7} {servers:>7}  {:<24}  {:<26}  {:<19}  {}",
+            Spread::show(figures.megabytes_per_second(), 0),
+            Spread::show(figures.round_milliseconds(), 1),
+            Spread::show(figures.processor_seconds_per_gib(), 2),
+            figures.server_peak_mib().map_or_else(|| "-".to_owned(), |peak| format!("{:.0}", peak.max)),
+        );
+    }
+    text
+}
+
+/// The cells as JSON, with the wall time of each repetition.
+#[must_use]
+pub fn json(all: &[Figures]) -> Value {
+    let cell = |figures: &Figures| {
+        let Cell { mib, workers, servers, rounds, sets } = &figures.cell;
+        let walls: Vec<f64> = figures.repeats.iter().map(|repeat| repeat.wall.as_secs_f64()).collect();
+        json!({
+            "mib": mib, "workers": workers, "servers": servers, "rounds": rounds, "set": sets,
+            "values": figures.values, "bytes": figures.bytes(), "wall_s": walls,
+            "megabytes_per_s": Spread::json(figures.megabytes_per_second()),
+            "round_ms": Spread::json(figures.round_milliseconds()),
+            "processor_s_per_gib": Spread::json(figures.processor_seconds_per_gib()),
+            "server_peak_mib": Spread::json(figures.server_peak_mib()),
+        })
+    };
+    Value::Array(all.iter().map(cell).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_an_even_count_lies_between_the_middle_ones() {
+        assert_eq!(Spread::of([]), None);
+        assert_eq!(Spread::of([3.0]), Some(Spread { median: 3.0, min: 3.0, max: 3.0 }));
+        assert_eq!(Spread::of([9.0, 1.0, 2.0, 4.0]), Some(Spread { median: 3.0, min: 1.0, max: 9.0 }));
+    }
+
+    #[test]
+    fn both_directions_and_all_workers_count() {
+        let cell = Cell { mib: 1, workers: 2, servers: 1, rounds: 5, sets: Vec::new() };
+        let repeat = Repeat {
+            wall: Duration::from_secs(2),
+            rounds_us: vec![1000],
+            processor_seconds: Some(1.0),
+            server_peak_bytes: None,
+        };
+        let figures = Figures { cell, values: 1_000_000, repeats: vec![repeat] };
+        assert_eq!(figures.bytes(), 80_000_000);
+        assert_eq!(figures.megabytes_per_second().unwrap().median, 40.0);
+        assert!(figures.server_peak_mib().is_none());
+    }
+}

@@ -1,0 +1,29 @@
+//! One server of a cell: the daemon, until standard input ends.
+
+use std::io::Read;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use slackline_core::ids::ServerId;
+use slackline_server::{ServerOptions, serve};
+
+use super::{BenchError, Cell, say};
+
+/// Serves until standard input ends. Says `ready ADDRESS` on standard output.
+///
+/// # Errors
+/// The configuration is refused, or the server failed.
+pub fn run(cell: &Cell, index: u32, keys: PathBuf, out: PathBuf) -> Result<(), BenchError> {
+    let ready = Box::new(|address: SocketAddr| say(&format!("ready {address}")));
+    let bind = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let options = ServerOptions { index: ServerId(index), resolved: cell.resolve()?, bind, keys, out, ready };
+    std::thread::spawn(|| {
+        // Whoever holds the other end has what it wants, or is gone.
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        let _ = kill(Pid::this(), Signal::SIGTERM);
+    });
+    serve(options)?;
+    Ok(())
+}

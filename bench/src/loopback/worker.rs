@@ -1,0 +1,319 @@
+//! One worker of a cell: it joins, brings the initial values, and then pushes and pulls without computing.
+//!
+//! It says `warm` when it has done its first rounds, waits for a line on standard input, does the rounds that count, and says
+//! `done` with the microseconds that each took. It ends when standard input does.
+
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use slackline_core::config::Resolved;
+use slackline_core::ids::{
+    BatchIndex, Clock, Incarnation, KeyRange, Sequence, ServerId, ShardId, Version, WorkerId,
+};
+use slackline_core::wire::{
+    Ask, Dtype, Join, Pull, PullKind, PushOutcome, Register, ToPeer, ToServer, TransferHeader, TransferKind,
+};
+use slackline_net::{
+    Connection, Connector, ControlSender, Destination, Identity, NetworkThread, Role, Settings, SharedValues,
+    transfer,
+};
+use tokio::sync::mpsc;
+
+use super::{BenchError, Cell, RATE, say};
+use arrivals::Arrival;
+
+mod arrivals;
+
+/// Rounds before those that count: the windows grow and the buffers are made in them.
+const WARM_ROUNDS: u32 = 2;
+
+/// How long a server is looked for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Samples that the coordinator is told there are: enough for the one batch that each worker asks for.
+const SAMPLES: u64 = 1 << 32;
+
+/// Batches that the servers are told the run has; only the schedule of the rate depends on it, and that is constant.
+const BATCHES: u64 = 1 << 40;
+
+/// Runs the worker to its end.
+///
+/// # Errors
+/// A server did not do as it should, or the network failed.
+pub fn run(cell: &Cell, addresses: Vec<String>, keys: PathBuf) -> Result<(), BenchError> {
+    let resolved = cell.resolve()?;
+    let net = NetworkThread::start("worker").map_err(BenchError::system("no network thread"))?;
+    let warming = async move {
+        let mut worker = Worker::begin(&resolved, &addresses, &keys).await?;
+        for _ in 0..WARM_ROUNDS {
+            worker.round().await?;
+        }
+        Ok::<Worker, BenchError>(worker)
+    };
+    let mut worker = net.block_on(warming)??;
+    say("warm");
+    let mut line = String::new();
+    let read = std::io::stdin().lock().read_line(&mut line);
+    if read.map_err(BenchError::system("standard input"))? == 0 {
+        return Ok(());
+    }
+    let rounds = cell.rounds;
+    let counting = async move {
+        let mut took = Vec::new();
+        for _ in 0..rounds {
+            let began = Instant::now();
+            worker.round().await?;
+            took.push(began.elapsed().as_micros().to_string());
+        }
+        // The worker goes on to hold its connections until the processes have been looked at.
+        Ok::<(Worker, Vec<String>), BenchError>((worker, took))
+    };
+    let (worker, took) = net.block_on(counting)??;
+    say(&format!("done {}", took.join(" ")));
+    let _ = std::io::stdin().lock().read_line(&mut line);
+    worker.check()
+}
+
+/// A shard, and what this worker knows of it.
+struct Shard {
+    id: ShardId,
+    keys: KeyRange,
+    server: usize,
+    /// The version that was pulled last.
+    version: Version,
+    /// What is still to come in this round: the values, and the answer to the push.
+    awaits: (bool, bool),
+}
+
+struct Link {
+    connection: Connection,
+    control: ControlSender,
+}
+
+struct Worker {
+    member: (WorkerId, Incarnation),
+    network: Settings,
+    links: Vec<Link>,
+    shards: Vec<Shard>,
+    arrivals: mpsc::UnboundedReceiver<Arrival>,
+    gradient: SharedValues,
+    values: Destination,
+    /// Rounds completed.
+    clock: Clock,
+}
+
+impl Worker {
+    async fn begin(resolved: &Resolved, addresses: &[String], keys: &Path) -> Result<Self, BenchError> {
+        let config = &resolved.config;
+        let network = Settings::new(&config.transport, Duration::from_secs_f64(config.cluster.lease_s));
+        let connector = Connector::new(&Identity::load(keys, Role::Worker)?, &network)?;
+        let partition = config.partition();
+        let shards: Vec<Shard> = partition
+            .shards()
+            .map(|(id, keys)| {
+                let ServerId(server) = partition.server_of(id);
+                Shard { id, keys, server: server as usize, version: Version(0), awaits: (false, false) }
+            })
+            .collect();
+        let flat = KeyRange::new(0, config.layout().len());
+        let values = Destination::new(flat, vec![0.0; flat.len as usize])
+            .map_err(|error| BenchError::network("a buffer")(&error))?;
+        let (told, arrivals) = mpsc::unbounded_channel();
+        let mut worker = Self {
+            member: Default::default(),
+            network,
+            links: Vec::new(),
+            shards,
+            arrivals,
+            gradient: SharedValues::from(vec![1.0; flat.len as usize]),
+            values,
+            clock: Clock(0),
+        };
+        for (server, address) in addresses.iter().enumerate() {
+            worker.enter(resolved, &connector, server, address, &told).await?;
+        }
+        worker.await_others().await?;
+        Ok(worker)
+    }
+
+    /// Connects to a server and becomes a member of it; worker 0 brings its shards their values.
+    async fn enter(
+        &mut self,
+        resolved: &Resolved,
+        connector: &Connector,
+        server: usize,
+        address: &str,
+        told: &mpsc::UnboundedSender<Arrival>,
+    ) -> Result<(), BenchError> {
+        let failed = BenchError::network("connecting");
+        let connection = connector.connect(address, PATIENCE).await.map_err(|error| failed(&error))?;
+        let (control, receiver) = connection.accept_control().await.map_err(|error| failed(&error))?;
+        let transfers = arrivals::take_transfers(connection.clone(), self.values.clone(), told.clone());
+        tokio::spawn(arrivals::read(receiver, told.clone()));
+        tokio::spawn(transfers);
+        self.links.push(Link { connection, control });
+        let (layout_hash, config_hash) = (resolved.config.layout().hash(), resolved.hash());
+        if server == 0 {
+            let join = Join { layout_hash, config_hash, data_hash: 0, sample_count: SAMPLES, former: None };
+            self.send(server, &ToServer::Join(join)).await?;
+            self.member = loop {
+                match self.message().await? {
+                    ToPeer::Joined { worker, incarnation, .. } => break (worker, incarnation),
+                    other => welcome_only(&other)?,
+                }
+            };
+        }
+        let (worker, incarnation) = self.member;
+        let (clock, batch_count) = (Clock(0), BATCHES);
+        let register = Register { worker, incarnation, layout_hash, config_hash, clock, batch_count };
+        self.send(server, &ToServer::Register(register)).await?;
+        loop {
+            match self.message().await? {
+                ToPeer::Registered { .. } => break,
+                other => welcome_only(&other)?,
+            }
+        }
+        if worker == WorkerId(0) {
+            for shard in self.shards.iter().filter(|shard| shard.server == server) {
+                let zeros = SharedValues::from(vec![0.0; shard.keys.len as usize]);
+                self.transfer(shard, TransferKind::Initial, zeros);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for work, which no worker is given before all have asked; then pulls for the first time, which the servers hold until
+    /// they have values.
+    async fn await_others(&mut self) -> Result<(), BenchError> {
+        let ask = Ask { clock: self.clock, done: None, returned: None, report: None };
+        self.send(0, &ToServer::Ask(ask)).await?;
+        loop {
+            match self.message().await? {
+                ToPeer::Work(_) => break,
+                other => welcome_only(&other)?,
+            }
+        }
+        for index in 0..self.shards.len() {
+            self.shards[index].awaits = (true, false);
+            self.pull(index).await?;
+        }
+        self.settle().await
+    }
+
+    /// Pushes and pulls every shard. The pull goes out behind the push, and the server holds it until the push is applied.
+    async fn round(&mut self) -> Result<(), BenchError> {
+        for shard in &self.shards {
+            let part = self.gradient.slice(shard.keys.as_indices());
+            self.transfer(shard, TransferKind::Push, part);
+        }
+        self.clock = self.clock.next();
+        for index in 0..self.shards.len() {
+            self.shards[index].awaits = (true, true);
+            self.pull(index).await?;
+        }
+        self.settle().await
+    }
+
+    fn transfer(&self, shard: &Shard, kind: TransferKind, values: SharedValues) {
+        let (worker, incarnation) = self.member;
+        let sequence = if kind == TransferKind::Push { Sequence(self.clock.0 + 1) } else { Sequence(0) };
+        let header = TransferHeader {
+            kind,
+            dtype: Dtype::F32,
+            shard: shard.id,
+            worker,
+            incarnation,
+            sequence,
+            clock: self.clock,
+            version: shard.version,
+            batch: BatchIndex(self.clock.0),
+            lead: 0,
+            samples: 1,
+            stripe_count: 1,
+            keys: shard.keys,
+            stripe: shard.keys,
+            held_us: 0,
+        };
+        let (connection, network) = (self.links[shard.server].connection.clone(), self.network);
+        tokio::spawn(async move {
+            // What does not go out is never answered, and the lost connection is told by its other tasks.
+            let _ = transfer::send(&connection, header, &values, &network).await;
+        });
+    }
+
+    async fn pull(&mut self, index: usize) -> Result<(), BenchError> {
+        let Shard { id, server, .. } = self.shards[index];
+        let kind = PullKind::Gated { clock: self.clock, after: Sequence(self.clock.0) };
+        let pull = Pull { shard: id, request: self.clock.0, kind };
+        self.send(server, &ToServer::Pull(pull)).await
+    }
+
+    /// Waits until nothing of this round is to come any more.
+    async fn settle(&mut self) -> Result<(), BenchError> {
+        while self.shards.iter().any(|shard| shard.awaits != (false, false)) {
+            match self.arrival().await? {
+                Arrival::Values { shard, version } => {
+                    if let Some(shard) = self.shards.iter_mut().find(|known| known.id == shard) {
+                        (shard.version, shard.awaits.0) = (version, false);
+                    }
+                }
+                Arrival::Message(ToPeer::Pushed(pushed)) => {
+                    if !matches!(pushed.outcome, PushOutcome::Applied { .. }) {
+                        return Err(BenchError::Protocol(format!("a push was not applied: {pushed:?}")));
+                    }
+                    if let Some(shard) = self.shards.iter_mut().find(|known| known.id == pushed.shard) {
+                        shard.awaits.1 = false;
+                    }
+                }
+                Arrival::Message(other) => welcome_only(&other)?,
+                Arrival::Failed(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self, server: usize, message: &ToServer) -> Result<(), BenchError> {
+        let sent = self.links[server].control.send(message).await;
+        sent.map_err(|error| BenchError::network("sending")(&error))
+    }
+
+    async fn arrival(&mut self) -> Result<Arrival, BenchError> {
+        match self.arrivals.recv().await {
+            Some(Arrival::Failed(reason)) => Err(BenchError::network("receiving")(&reason)),
+            Some(arrival) => Ok(arrival),
+            None => Err(BenchError::network("receiving")(&"all connections have ended")),
+        }
+    }
+
+    async fn message(&mut self) -> Result<ToPeer, BenchError> {
+        match self.arrival().await? {
+            Arrival::Message(message) => Ok(message),
+            _ => Err(BenchError::Protocol("values came unasked".to_owned())),
+        }
+    }
+
+    /// Whether the values are those of their versions: each push subtracts the rate from each of them.
+    fn check(self) -> Result<(), BenchError> {
+        let values = self.values.take();
+        for shard in &self.shards {
+            let part = &values[shard.keys.as_indices()];
+            let wanted = -RATE * shard.version.0 as f32;
+            let wrong = part.iter().find(|value| (**value - wanted).abs() > wanted.abs() * 1e-3);
+            if let Some(wrong) = wrong {
+                let (id, version) = (shard.id, shard.version);
+                return Err(BenchError::Protocol(format!("{id}, {version}: {wrong} is not {wanted}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A server's greeting tells nothing that is needed here; any other message was not asked for.
+fn welcome_only(message: &ToPeer) -> Result<(), BenchError> {
+    match message {
+        ToPeer::Welcome { .. } => Ok(()),
+        ToPeer::Refused(refusal) => Err(BenchError::Protocol(refusal.text.shown())),
+        other => Err(BenchError::Protocol(format!("a message that was not asked for: {other:?}"))),
+    }
+}
