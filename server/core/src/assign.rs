@@ -25,6 +25,8 @@ struct Desk {
     idle: bool,
     /// It was told so since it last asked: the word can be lost, and whoever asks again must hear it again.
     told: bool,
+    /// Its last ask: clock, batch done, batch returned.
+    heard: Option<(Clock, Option<BatchIndex>, Option<BatchIndex>)>,
     /// It has a new session: what was given over the old one may be lost.
     reconnected: bool,
     /// It joined a run that had begun and was given nothing yet: nobody waits for it.
@@ -155,15 +157,14 @@ impl Assigner {
         returned: Option<BatchIndex>,
     ) -> Vec<Work> {
         let Some(desk) = self.desks.get_mut(&worker) else { return Vec::new() };
-        if let Some(batch) = done
-            && desk.batches.remove(&batch)
-        {
+        let is_repeated = desk.heard.replace((clock, done, returned)) == Some((clock, done, returned));
+        // What a repeated ask says is known; a batch that it returns can lie on this very desk again.
+        let is_new = !is_repeated;
+        if let Some(batch) = done.filter(|batch| is_new && desk.batches.remove(batch)) {
             self.done += 1;
             self.samples_done += self.plan.samples_before(batch.0 + 1) - self.plan.samples_before(batch.0);
         }
-        if let Some(batch) = returned
-            && desk.batches.remove(&batch)
-        {
+        if let Some(batch) = returned.filter(|batch| is_new && desk.batches.remove(batch)) {
             self.repeated += 1;
             self.returned.insert(batch);
         }
@@ -472,6 +473,24 @@ mod tests {
         let again = assigner.ask(WorkerId(0), Clock(0), None, None);
         assert_eq!(again, [grants[0].1]);
         assert_eq!(assigner.done() + assigner.repeated(), 0);
+    }
+
+    // Found by the simulated world: the batch that a repeated ask returned lay on the same desk again, and was taken from it.
+    #[test]
+    fn a_repeated_ask_returns_its_batch_once() {
+        let mut assigner = Assigner::new(plan(3, false));
+        assigner.enter(WorkerId(0));
+        assigner.begin();
+        let mut grants = Vec::new();
+        assigner.ask(WorkerId(0), Clock(0), None, None);
+        assigner.settle(Clock(0), &mut grants);
+        let returned = Some(BatchIndex(0));
+        assigner.ask(WorkerId(0), Clock(1), None, returned);
+        assigner.settle(Clock(0), &mut grants);
+        assert_eq!(assigner.ask(WorkerId(0), Clock(1), None, returned), [grants[1].1]);
+        assigner.settle(Clock(0), &mut grants);
+        assigner.check_invariants();
+        assert_eq!((grants.len(), assigner.repeated()), (2, 1));
     }
 
     // Found by the simulated world: "nothing now" was lost with its session, and the worker never reported its last batch.

@@ -91,7 +91,7 @@ impl Coordinator {
         }
     }
 
-    /// Nobody is left who could stand by what the first worker said of the data: the next one says it anew.
+    /// The next worker says anew what the data are.
     pub(super) fn forget_data(&mut self) {
         (self.data, self.assigner, self.record) = (None, None, None);
     }

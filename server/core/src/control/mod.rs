@@ -279,15 +279,18 @@ impl Control {
         effects.push(ControlEffect::Shards(ShardEvent::Remove { worker }));
         if let Some(coordinator) = &mut self.coordinator {
             coordinator.forget(worker);
-            if !self.started && self.members.is_empty() {
-                coordinator.forget_data();
-                self.batch_count = None;
-            }
         }
     }
 
     /// What follows from the state: the run begins, work is handed out, the run ends.
     fn settle(&mut self, now: Moment, effects: &mut Vec<ControlEffect>) {
+        if !self.started && self.members.is_empty() {
+            // Nobody is left who could stand by what the first worker said of its data.
+            self.batch_count = None;
+            if let Some(coordinator) = &mut self.coordinator {
+                coordinator.forget_data();
+            }
+        }
         let asking = self.coordinator.as_ref().map_or(0, Coordinator::asking);
         if !self.started && self.coordinator.is_some() && asking >= self.settings.workers {
             self.start(effects);

@@ -1,0 +1,205 @@
+//! What must be equal: a run over servers and workers against the plain loop on one machine, and clusters of one size against another.
+//!
+//! The runs are those of the simulated world without faults, so that the cores are the real ones and the order in which messages arrive
+//! changes with the seed. Equal means equal in every bit, except where a test says how far apart and why.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+#[path = "../world/invariants/mod.rs"]
+#[allow(dead_code, reason = "the laws are watched here too; not everything of the harness is used")]
+mod invariants;
+mod network;
+#[path = "../world/simulation/mod.rs"]
+#[allow(dead_code, reason = "not everything of the harness is used")]
+mod simulation;
+
+use network::Digits;
+use simulation::problem::Bowls;
+use simulation::trace::Trace;
+use simulation::{Problem, Scenario, Weather, World};
+use slackline_core::consistency::PolicySpec;
+use slackline_core::ids::{BatchIndex, KeyRange};
+use slackline_core::optimizer::{Optimizer, OptimizerSpec, RateSchedule, Rule, Shape};
+use slackline_core::schedule::DataOrder;
+
+const SSP: PolicySpec = PolicySpec::Ssp { staleness: 2 };
+
+fn momentum() -> OptimizerSpec {
+    let schedule = RateSchedule { shape: Shape::Cosine, warmup: 0.1, final_share: 0.0 };
+    OptimizerSpec {
+        rule: Rule::Momentum { momentum: 0.9, nesterov: false },
+        rate: 0.05,
+        weight_decay: 0.001,
+        schedule,
+    }
+}
+
+/// A run whose messages overtake each other, but in which nothing is lost.
+fn scenario(
+    policy: PolicySpec,
+    (workers, servers): (u32, u32),
+    samples: u64,
+    batch: u64,
+    epochs: u64,
+) -> Scenario {
+    let weather = Weather { delay: 10_000, transfer_delay: 60_000, ..Weather::CALM };
+    Scenario {
+        optimizer: momentum(),
+        workers,
+        servers,
+        samples,
+        batch,
+        epochs,
+        compute: 50_000,
+        evaluate_every_epochs: 0.5,
+        shards_per_server: 2,
+        keys: 200,
+        weather,
+        ..Scenario::calm(7, policy)
+    }
+}
+
+/// Final values of a run; `timing` changes when messages arrive and nothing else.
+fn run(scenario: &Scenario, problem: Box<dyn Problem>, timing: u64) -> Vec<f32> {
+    let mut world = World::new(scenario.clone(), problem, Trace::Off);
+    world.chance = simulation::chance::Chance::new(timing);
+    let outcome =
+        world.run().unwrap_or_else(|violation| panic!("timing {timing}: {violation}\n{scenario:?}"));
+    assert!(outcome.fenced == 0 && outcome.repeated == 0, "nothing goes wrong: {outcome:?}");
+    outcome.values
+}
+
+/// The plain loop on one machine.
+fn local(scenario: &Scenario, problem: &mut dyn Problem) -> Vec<f32> {
+    let Scenario { seed, samples, batch, epochs, .. } = *scenario;
+    let mut order = DataOrder::new(seed, samples, batch, epochs);
+    let whole = KeyRange::new(0, problem.layout().len());
+    let mut optimizer = Optimizer::new(scenario.optimizer, problem.layout(), whole);
+    let mut values = problem.initial();
+    let mut line = Vec::new();
+    for index in 0..order.batch_count() {
+        order.samples(BatchIndex(index), &mut line);
+        let (gradient, _) = problem.gradient(&values, &line);
+        optimizer.apply(&mut values, &gradient, index as f64 / order.batch_count() as f64);
+    }
+    values
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+fn bowls(scenario: &Scenario) -> Box<dyn Problem> {
+    Box::new(Bowls::new(scenario.keys))
+}
+
+#[test]
+fn asp_with_one_worker_is_the_local_loop_over_any_number_of_servers() {
+    for servers in [1, 2, 5] {
+        let scenario = scenario(PolicySpec::Asp, (1, servers), 100, 3, 4);
+        assert!(scenario.batch_count() > 100);
+        let expected = local(&scenario, bowls(&scenario).as_mut());
+        for timing in 0..5 {
+            assert_eq!(bits(&run(&scenario, bowls(&scenario), timing)), bits(&expected), "{servers} servers");
+        }
+    }
+}
+
+#[test]
+fn with_one_worker_every_policy_is_the_local_loop() {
+    for policy in [PolicySpec::Bsp, SSP, PolicySpec::Asp] {
+        let scenario = scenario(policy, (1, 2), 60, 4, 2);
+        let expected = local(&scenario, bowls(&scenario).as_mut());
+        assert_eq!(bits(&run(&scenario, bowls(&scenario), 3)), bits(&expected), "{policy}");
+    }
+}
+
+/// Final values of a run, with its workers and timing.
+type Cut = (u32, u64, Vec<f32>);
+
+/// Runs over the same samples cut for one, two and four workers, and the local loop with the whole batch.
+///
+/// Only the schedule of the rate may not be cut: with P workers a clock is P batches of the run.
+fn cut(whole: u64, samples: u64, servers: u32) -> (Vec<f32>, Vec<Cut>) {
+    let constant = OptimizerSpec { schedule: RateSchedule::CONSTANT, ..momentum() };
+    let of = |workers: u32| {
+        let batch = whole / u64::from(workers);
+        Scenario { optimizer: constant, ..scenario(PolicySpec::Bsp, (workers, servers), samples, batch, 3) }
+    };
+    let expected = local(&of(1), bowls(&of(1)).as_mut());
+    let mut runs = Vec::new();
+    for workers in [1, 2, 4] {
+        for timing in 0..6 {
+            runs.push((workers, timing, run(&of(workers), bowls(&of(workers)), timing)));
+        }
+    }
+    (expected, runs)
+}
+
+#[test]
+fn bsp_with_one_two_and_four_workers_is_one_large_batch_whatever_the_timing() {
+    for servers in [1, 3] {
+        let (expected, runs) = cut(16, 64, servers);
+        for (workers, timing, values) in runs {
+            assert_eq!(
+                bits(&values),
+                bits(&expected),
+                "{workers} workers, {servers} servers, timing {timing}"
+            );
+        }
+    }
+}
+
+#[test]
+fn bsp_does_not_depend_on_timing_when_nothing_is_a_power_of_two() {
+    let scenario = scenario(PolicySpec::Bsp, (3, 2), 61, 5, 3);
+    let first = run(&scenario, bowls(&scenario), 0);
+    for timing in 1..8 {
+        assert_eq!(bits(&run(&scenario, bowls(&scenario), timing)), bits(&first), "timing {timing}");
+    }
+}
+
+#[test]
+fn sizes_that_are_no_powers_of_two_are_equal_up_to_rounding() {
+    // Shares such as 1/3 are not exact, and the tree over 12 samples is not the one over 2 x 6 or 4 x 3: each step can differ by a few
+    // parts in 2^24, and 15 steps add up to less than one in 10^5.
+    let (expected, runs) = cut(12, 60, 2);
+    for (workers, timing, values) in runs {
+        let furthest =
+            values.iter().zip(&expected).map(|(left, right)| (left - right).abs()).fold(0.0, f32::max);
+        assert!(furthest < 1e-5, "{workers} workers, timing {timing}: {furthest} apart");
+    }
+}
+
+#[test]
+fn the_number_of_servers_changes_no_bit() {
+    for (policy, workers) in [(PolicySpec::Bsp, 3), (PolicySpec::Bsp, 4), (PolicySpec::Asp, 1), (SSP, 1)] {
+        let of = |servers| scenario(policy, (workers, servers), 48, 4, 2);
+        let expected = run(&of(1), bowls(&of(1)), 0);
+        for servers in [2, 5] {
+            let values = run(&of(servers), bowls(&of(servers)), u64::from(servers));
+            assert_eq!(bits(&values), bits(&expected), "{policy}, {workers} workers, {servers} servers");
+        }
+    }
+}
+
+#[test]
+fn a_network_on_digits_gives_the_same_bits_over_servers_and_workers() {
+    let constant = OptimizerSpec { schedule: RateSchedule::CONSTANT, ..momentum() };
+    let of = |policy, workers: u32, servers| Scenario {
+        optimizer: constant,
+        ..scenario(policy, (workers, servers), 512, 32 / u64::from(workers), 2)
+    };
+    let problem = || Box::new(Digits::new(8));
+    let expected = local(&of(PolicySpec::Bsp, 1, 1), problem().as_mut());
+    let runs = [
+        (PolicySpec::Asp, 1, 1),
+        (PolicySpec::Asp, 1, 5),
+        (PolicySpec::Bsp, 1, 2),
+        (PolicySpec::Bsp, 2, 2),
+        (PolicySpec::Bsp, 4, 5),
+    ];
+    for (policy, workers, servers) in runs {
+        let values = run(&of(policy, workers, servers), problem(), u64::from(servers));
+        assert_eq!(bits(&values), bits(&expected), "{policy}, {workers} workers, {servers} servers");
+    }
+}

@@ -1,0 +1,53 @@
+//! Every queue has a bound (design brief, section 6): held pulls by the members, gradients at a worker by two. The windows of pushes
+//! are checked by the shard itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use slackline_core::ids::{ShardId, WorkerId};
+use slackline_core::wire::PullKind;
+use slackline_server_core::ShardEvent;
+
+use crate::simulation::sight::{Law, Sight, Verdict, holds};
+
+const LAW: &str = "bounded queues";
+
+/// Gradients that a worker may keep: one being pushed, one being computed or waiting.
+const GRADIENTS_MAX: usize = 2;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct BoundedQueues {
+    members: BTreeMap<ShardId, BTreeSet<WorkerId>>,
+}
+
+impl Law for BoundedQueues {
+    fn see(&mut self, sight: &Sight<'_>) -> Verdict {
+        match sight {
+            Sight::Before { shard, event, .. } => {
+                let members = self.members.entry(shard.id()).or_default();
+                match event {
+                    ShardEvent::Enter { worker, .. } => drop(members.insert(*worker)),
+                    ShardEvent::Remove { worker } => drop(members.remove(worker)),
+                    _ => {}
+                }
+                Ok(())
+            }
+            Sight::After { shard } => {
+                let members = self.members.get(&shard.id()).map_or(0, BTreeSet::len);
+                let gated =
+                    shard.held().iter().filter(|held| matches!(held.kind, PullKind::Gated { .. })).count();
+                holds(LAW, gated <= members, || {
+                    format!(
+                        "{} holds {gated} gated pulls of {members} members: {:?}",
+                        shard.id(),
+                        shard.held()
+                    )
+                })
+            }
+            Sight::Keeps { process, gradients } => holds(LAW, *gradients <= GRADIENTS_MAX, || {
+                format!("process {process} keeps {gradients} gradients")
+            }),
+            _ => Ok(()),
+        }
+    }
+}

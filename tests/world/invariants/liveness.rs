@@ -1,0 +1,65 @@
+//! Once nothing goes wrong any more, the run ends, within a bound of time and of events (design brief, section 6: a dead worker costs
+//! others at most one lease, and every hang has a name). A run that does not end is told with who waits for whom.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use crate::simulation::World;
+use crate::simulation::sight::{Verdict, Violation};
+use crate::simulation::workers::Life;
+
+const LAW: &str = "liveness";
+
+/// Events that a run may take.
+const EVENTS_MAX: u64 = 3_000_000;
+
+/// Longest time of a gradient that any mishap can bring about.
+const PACE_MAX: Duration = Duration::from_millis(600);
+
+/// Whether the run has taken too long.
+pub(crate) fn check(world: &World, events: u64) -> Verdict {
+    let scenario = &world.scenario;
+    // One slow worker can be left with every batch, twice; a server that is gone is looked for as long as a worker may.
+    let work = PACE_MAX * 2 * scenario.batch_count() as u32;
+    let bound = scenario.storm + work + scenario.connect_timeout * 2 + scenario.lease * 10;
+    let is_late = world.now.since(slackline_core::ids::Moment(0)) > bound;
+    if is_late || events > EVENTS_MAX {
+        return Err(Violation { law: LAW, text: format!("not over after {events} events\n{}", dump(world)) });
+    }
+    Ok(())
+}
+
+/// Nothing is due, and the run is not over.
+pub(crate) fn stuck(world: &World) -> Violation {
+    Violation { law: LAW, text: format!("nothing happens any more\n{}", dump(world)) }
+}
+
+/// Who waits for whom.
+fn dump(world: &World) -> String {
+    let mut text = format!("at {:.3} s\n", world.now.0 as f64 / 1e9);
+    for (index, server) in world.servers.iter().enumerate() {
+        let status = server.control.status(world.now);
+        let _ = writeln!(text, "server {index}: end {:?}, {:?}, members:", server.end, status.phase);
+        for member in status.members {
+            let _ = writeln!(text, "  {member:?}");
+        }
+        for shard in server.shards.values() {
+            let rows: Vec<_> = shard.table().rows().collect();
+            let _ = writeln!(text, "  {}: {} clocks {rows:?}", shard.id(), shard.version());
+            for held in shard.held_rows(world.now, 16) {
+                let _ = writeln!(text, "    {} at {} {}", held.worker, held.clock, held.reason);
+            }
+        }
+    }
+    for (index, process) in world.processes.iter().enumerate() {
+        if process.life != Life::Running {
+            let _ = writeln!(text, "process {index}: {:?}", process.life);
+            continue;
+        }
+        let _ = writeln!(text, "process {index}: {:?}", process.worker);
+        for wait in process.waits.values() {
+            let _ = writeln!(text, "  {wait}");
+        }
+    }
+    text
+}

@@ -1,0 +1,85 @@
+//! Every sample is used in every epoch: at least once always, exactly once while nobody dies (PaddlePaddle issue 19600: the data of a
+//! worker that died was never trained on).
+//!
+//! A batch is used when one push of its gradient was applied by every shard.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use slackline_core::ids::{BatchIndex, Incarnation, Sequence, ShardId, WorkerId};
+use slackline_core::schedule::DataOrder;
+use slackline_core::wire::PushOutcome;
+use slackline_server_core::ShardEvent;
+
+use crate::simulation::Scenario;
+use crate::simulation::sight::{Law, PushKey, Sight, Verdict, holds};
+
+const LAW: &str = "sample use";
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct SampleUse {
+    arrived: BTreeMap<(ShardId, WorkerId, Incarnation, Sequence), (PushKey, BatchIndex)>,
+    /// Which shards applied which push of which batch.
+    applied: BTreeMap<BatchIndex, BTreeMap<PushKey, BTreeSet<ShardId>>>,
+    disturbed: bool,
+}
+
+impl SampleUse {
+    fn over(&self, scenario: &Scenario, shard_count: usize, recorded: u64) -> Verdict {
+        let Scenario { seed, samples, batch, epochs, .. } = *scenario;
+        // The last report can be lost with its connection; none is counted twice.
+        let (total, is_calm) = (samples * epochs, scenario.weather.mishap_pause == 0);
+        let is_right = if is_calm { recorded == total } else { recorded <= total };
+        holds(LAW, self.disturbed || is_right, || {
+            format!("the record counts {recorded} of {total} samples")
+        })?;
+        let mut order = DataOrder::new(seed, samples, batch, epochs);
+        let mut used = vec![0_u64; samples as usize];
+        let mut line = Vec::new();
+        for index in (0..order.batch_count()).map(BatchIndex) {
+            let pushes = self.applied.get(&index);
+            let whole = |shards: &&BTreeSet<ShardId>| shards.len() == shard_count;
+            let times = pushes.map_or(0, |pushes| pushes.values().filter(whole).count()) as u64;
+            holds(LAW, times >= 1, || {
+                format!("{index} was not used by all {shard_count} shards: {pushes:?}")
+            })?;
+            let partly = pushes.map_or(0, BTreeMap::len) as u64;
+            holds(LAW, self.disturbed || partly == 1, || {
+                format!("{index} was used {partly} times: {pushes:?}")
+            })?;
+            order.samples(index, &mut line);
+            line.iter().for_each(|sample| used[*sample as usize] += times);
+        }
+        let least = used.iter().min().copied().unwrap_or(epochs);
+        let most = used.iter().max().copied().unwrap_or(epochs);
+        holds(LAW, least >= epochs && (self.disturbed || most == epochs), || {
+            format!("in {epochs} epochs samples were used {least} to {most} times")
+        })
+    }
+}
+
+impl Law for SampleUse {
+    fn see(&mut self, sight: &Sight<'_>) -> Verdict {
+        match sight {
+            Sight::Disturbed => self.disturbed = true,
+            Sight::Before { shard, event: ShardEvent::Push(push), origin: Some(origin), .. } => {
+                let name = (shard.id(), push.worker, push.incarnation, push.sequence);
+                self.arrived.entry(name).or_insert((*origin, push.batch));
+            }
+            Sight::Answered { shard, speaker, pushed } => {
+                let name = (shard.id(), speaker.0, speaker.1, pushed.sequence);
+                if let (PushOutcome::Applied { .. }, Some((origin, batch))) =
+                    (pushed.outcome, self.arrived.get(&name))
+                {
+                    let pushes = self.applied.entry(*batch).or_default();
+                    pushes.entry(*origin).or_default().insert(shard.id());
+                }
+            }
+            Sight::Over { scenario, shards, recorded } => {
+                return self.over(scenario, shards.len(), *recorded);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,60 @@
+//! The staleness of a gradient is counted rightly, and while nobody comes or goes it is at most (P - 1)(2s + 1) versions (0 under bsp):
+//! the design brief, section 4, after Ho et al. 2013.
+
+use std::collections::BTreeMap;
+
+use slackline_core::ids::{Incarnation, Sequence, ShardId, Version, WorkerId};
+use slackline_core::wire::PushOutcome;
+use slackline_server_core::ShardEvent;
+
+use crate::simulation::Scenario;
+use crate::simulation::sight::{Law, Sight, Verdict, holds};
+
+const LAW: &str = "version staleness";
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct VersionStaleness {
+    bound: Option<u64>,
+    pulled: BTreeMap<(ShardId, WorkerId, Incarnation, Sequence), Version>,
+}
+
+impl VersionStaleness {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        let bound = scenario.policy.version_bound(u64::from(scenario.workers));
+        Self { bound, pulled: BTreeMap::new() }
+    }
+}
+
+impl Law for VersionStaleness {
+    fn see(&mut self, sight: &Sight<'_>) -> Verdict {
+        match sight {
+            Sight::Disturbed => self.bound = None,
+            Sight::Sent { key, computed_on, claimed } => {
+                return holds(LAW, computed_on == claimed, || {
+                    format!("{key:?} was computed on {computed_on} and says {claimed}")
+                });
+            }
+            Sight::Before { shard, event: ShardEvent::Push(push), .. } => {
+                let name = (shard.id(), push.worker, push.incarnation, push.sequence);
+                self.pulled.entry(name).or_insert(push.pulled);
+            }
+            Sight::Answered { shard, speaker, pushed } => {
+                let PushOutcome::Applied { version, staleness } = pushed.outcome else { return Ok(()) };
+                let name = (shard.id(), speaker.0, speaker.1, pushed.sequence);
+                let pulled = self.pulled.get(&name).copied().unwrap_or_default();
+                // The version it made is one above the one it met.
+                let passed = version.0 - 1 - pulled.0;
+                holds(LAW, passed == staleness, || {
+                    format!("{name:?} passed {passed}, was told {staleness}")
+                })?;
+                let bound = self.bound.unwrap_or(u64::MAX);
+                return holds(LAW, staleness <= bound, || {
+                    format!("{name:?} is {staleness} stale, over {bound}")
+                });
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,180 @@
+//! The simulated world: whole runs in virtual time, with everything that can go wrong, held against laws after every event.
+//!
+//! ```text
+//! cargo test --test world                         some hundred seeds
+//! SLACKLINE_SEEDS=20000 cargo test --test world   as many as you like
+//! SLACKLINE_SEED=17 cargo test --test world -- --nocapture one_seed    one of them, with every event and effect
+//! ```
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod invariants;
+mod simulation;
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use simulation::problem::Bowls;
+use simulation::scenario::Tamper;
+use simulation::trace::Trace;
+use simulation::workers::Life;
+use simulation::world::Outcome;
+use simulation::{Scenario, Weather, World};
+use slackline_core::consistency::PolicySpec;
+use slackline_worker_core::WorkerError;
+
+/// Seeds of an ordinary test run.
+const SEEDS: u64 = 4000;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// Runs a scenario; a broken law or invariant comes back as text.
+fn try_run(scenario: &Scenario, trace: Trace) -> Result<Outcome, String> {
+    let problem = Box::new(Bowls::new(scenario.keys));
+    let world = World::new(scenario.clone(), problem, trace);
+    match catch_unwind(AssertUnwindSafe(|| world.run())) {
+        Ok(Ok(outcome)) => Ok(outcome),
+        Ok(Err(violation)) => Err(violation.to_string()),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            Err(text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default())
+        }
+    }
+}
+
+fn run(scenario: &Scenario) -> Outcome {
+    match try_run(scenario, Trace::Off) {
+        Ok(outcome) => outcome,
+        Err(text) => panic!(
+            "seed {seed}: {text}\n{scenario:?}\nreplay with: SLACKLINE_SEED={seed} cargo test --test world -- \
+             --nocapture one_seed",
+            seed = scenario.seed
+        ),
+    }
+}
+
+#[test]
+fn every_law_holds_on_every_seed() {
+    let seeds = number("SLACKLINE_SEEDS").unwrap_or(SEEDS);
+    let (mut events, mut fenced, mut repeated, mut connections, mut seconds) = (0, 0, 0, 0, 0);
+    let mut failed = BTreeMap::new();
+    for seed in 0..seeds {
+        match try_run(&Scenario::of_seed(seed), Trace::Off) {
+            Ok(outcome) => {
+                events += outcome.events;
+                fenced += outcome.fenced;
+                repeated += outcome.repeated;
+                connections += outcome.connections;
+                seconds += outcome.ended.0 / 1_000_000_000;
+            }
+            Err(text) => drop(failed.insert(seed, text)),
+        }
+    }
+    println!(
+        "{seeds} seeds: {events} events in {seconds} s of the worlds, {connections} connections, {fenced} workers fenced, \
+         {repeated} batches given again"
+    );
+    let Some((seed, text)) = failed.first_key_value() else { return };
+    for (seed, text) in &failed {
+        println!("seed {seed}: {}", text.lines().next().unwrap_or_default());
+    }
+    panic!(
+        "{} of {seeds} seeds fail\nthe first, seed {seed}: {text}\n{:?}\nreplay with: SLACKLINE_SEED={seed} cargo \
+         test --test world -- --nocapture one_seed",
+        failed.len(),
+        Scenario::of_seed(*seed)
+    );
+}
+
+#[test]
+fn one_seed_can_be_replayed_with_its_trace() {
+    let (seed, trace) = number("SLACKLINE_SEED").map_or((1, Trace::Off), |seed| (seed, Trace::Printed));
+    let scenario = Scenario::of_seed(seed);
+    if let Err(text) = try_run(&scenario, trace) {
+        panic!("seed {seed}: {text}\n{scenario:?}");
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_trace_twice() {
+    for seed in 0..12 {
+        let scenario = Scenario::of_seed(seed);
+        let [left, right] = [(); 2].map(|()| try_run(&scenario, Trace::Kept(Vec::new())).unwrap());
+        assert_eq!(left.values, right.values, "seed {seed}");
+        let (first, second) = (left.lines, right.lines);
+        assert!(!first.is_empty());
+        let difference = first.iter().zip(&second).position(|(left, right)| left != right);
+        if let Some(line) = difference {
+            panic!("seed {seed} differs at line {line}:\n{}\n{}", first[line], second[line]);
+        }
+        assert_eq!(first.len(), second.len(), "seed {seed}: one trace goes on");
+    }
+}
+
+/// How many of some seeds break a law when the harness makes a fault, by law.
+fn found(tamper: Tamper, policy: PolicySpec) -> BTreeMap<String, u32> {
+    let mut laws = BTreeMap::new();
+    for seed in 0..12 {
+        let mut scenario = Scenario::calm(seed, policy);
+        let weather = Weather { transfer_delay: 60_000, duplicate: 300, ..Weather::CALM };
+        (scenario.weather, scenario.tamper, scenario.samples, scenario.epochs) =
+            (weather, Some(tamper), 120, 2);
+        if let Err(text) = try_run(&scenario, Trace::Off) {
+            *laws.entry(text.split(':').next().unwrap_or_default().to_owned()).or_default() += 1;
+        }
+    }
+    laws
+}
+
+#[test]
+fn a_repeat_that_counts_is_found() {
+    let laws = found(Tamper::Renumber, PolicySpec::Asp);
+    assert!(laws.get("counted once").is_some_and(|times| *times >= 6), "{laws:?}");
+}
+
+#[test]
+fn a_gate_that_serves_too_early_is_found() {
+    for policy in [PolicySpec::Bsp, PolicySpec::Ssp { staleness: 0 }, PolicySpec::Ssp { staleness: 1 }] {
+        let laws = found(Tamper::ServeEarly, policy);
+        assert_eq!(laws.values().sum::<u32>(), 12, "{policy}: {laws:?}");
+    }
+}
+
+#[test]
+fn a_bit_that_flips_is_found() {
+    let laws = found(Tamper::FlipBit, PolicySpec::Ssp { staleness: 2 });
+    assert_eq!(laws.get("counted once"), Some(&12), "{laws:?}");
+}
+
+#[test]
+fn an_answer_that_is_lost_is_found_as_a_hang() {
+    let laws = found(Tamper::LoseAnswer, PolicySpec::Ssp { staleness: 2 });
+    assert_eq!(laws.get("liveness"), Some(&12), "{laws:?}");
+}
+
+#[test]
+fn a_server_that_comes_back_without_its_state_ends_the_workers_by_name() {
+    let mut joiners = 0;
+    for seed in 0..60 {
+        let policy = [PolicySpec::Bsp, PolicySpec::Asp, PolicySpec::Ssp { staleness: 1 }][seed as usize % 3];
+        let mut scenario = Scenario::calm(seed, policy);
+        (scenario.samples, scenario.batch, scenario.epochs, scenario.keys) = (120, 3, 3, 100);
+        scenario.compute = 200_000;
+        scenario.reboot = Some((seed as usize % 2, Duration::from_millis(400 + 20 * seed)));
+        scenario.joins_after_reboot = seed % 2 == 1;
+        let outcome = run(&scenario);
+        for exit in &outcome.exits {
+            let by_name = matches!(
+                exit,
+                Life::Exited(Err(WorkerError::Restarted { .. } | WorkerError::Unreachable { .. }))
+            );
+            // A joiner can meet a server that never saw the workers the run began with, and is told so.
+            let is_refused = matches!(exit, Life::Exited(Err(WorkerError::Refused { .. })));
+            assert!(by_name || is_refused, "seed {seed}: {exit:?}");
+        }
+        joiners += outcome.exits.len() - scenario.workers as usize;
+    }
+    assert_eq!(joiners, 30, "half the runs have one");
+}

@@ -1,0 +1,165 @@
+//! What goes wrong while the storm lasts.
+
+use slackline_worker_core::Event;
+
+use super::agenda::Happening;
+use super::scenario::Weather;
+use super::sight::{Sight, Verdict};
+use super::workers::Life;
+use super::world::World;
+
+/// Processes that one world may see; a bound on its length, not on the cores.
+const PROCESSES_MAX: usize = 16;
+
+impl World {
+    /// The next thing that goes wrong.
+    pub(crate) fn mishap(&mut self) -> Verdict {
+        if self.weather.mishap_pause == 0 {
+            return Ok(());
+        }
+        let when = self.now.after(self.chance.micros(10_000, self.weather.mishap_pause));
+        self.agenda.at(when, Happening::Mishap);
+        let running = self.running();
+        let kinds = if self.weather.processes_fail { 11 } else { 3 };
+        match self.chance.between(0, kinds) {
+            0..=3 => self.cut_one(),
+            4 | 5 => self.crash(&running),
+            6 | 7 => self.freeze(&running),
+            8 => self.start_another(),
+            9 => self.interrupt(&running),
+            10 => self.cut_all_of(&running),
+            _ => self.slow_down(&running),
+        }
+    }
+
+    pub(crate) fn running(&self) -> Vec<usize> {
+        let is_running = |(_, process): &(usize, &super::workers::Process)| process.life == Life::Running;
+        self.processes.iter().enumerate().filter(is_running).map(|(index, _)| index).collect()
+    }
+
+    fn cut_one(&mut self) -> Verdict {
+        let live = |(_, link): &(usize, &super::network::Connection)| link.worker_end && link.server_end;
+        let live: Vec<usize> =
+            self.connections.iter().enumerate().filter(live).map(|(index, _)| index).collect();
+        if let Some(connection) = self.chance.pick(&live) {
+            self.trace.line(self.now, format_args!("! connection {connection} is cut"));
+            self.cut(connection);
+        }
+        Ok(())
+    }
+
+    fn cut_all_of(&mut self, running: &[usize]) -> Verdict {
+        let Some(process) = self.chance.pick(running) else { return Ok(()) };
+        self.trace.line(self.now, format_args!("! process {process} loses its network"));
+        let links: Vec<usize> = self.processes[process].links.values().copied().collect();
+        for connection in links {
+            self.cut(connection);
+        }
+        Ok(())
+    }
+
+    fn crash(&mut self, running: &[usize]) -> Verdict {
+        let Some(process) = self.chance.pick(running) else { return Ok(()) };
+        self.trace.line(self.now, format_args!("! process {process} crashes"));
+        self.processes[process].life = Life::Crashed;
+        let links: Vec<usize> = self.processes[process].links.values().copied().collect();
+        for connection in links {
+            self.fall_silent(connection);
+        }
+        self.replace(800);
+        self.see(&Sight::Disturbed)
+    }
+
+    /// Another process takes the place of one that is gone, some time later.
+    fn replace(&mut self, thousandths: u64) {
+        let started = self.servers[0].control.is_started();
+        if (self.chance.happens(thousandths) || !started) && self.processes.len() < PROCESSES_MAX {
+            let when = self.now.after(self.chance.micros(1_000, 2_000_000));
+            self.agenda.at(when, Happening::Start);
+        }
+    }
+
+    fn freeze(&mut self, running: &[usize]) -> Verdict {
+        let Some(process) = self.chance.pick(running) else { return Ok(()) };
+        let lease = self.scenario.lease.as_micros() as u64;
+        let until = self.now.after(self.chance.micros(lease / 10, 3 * lease));
+        self.trace.line(self.now, format_args!("! process {process} freezes until {until:?}"));
+        let state = &mut self.processes[process];
+        state.frozen_until = state.frozen_until.max(until);
+        let links: Vec<usize> = state.links.values().copied().collect();
+        for connection in links {
+            if self.chance.happens(500) {
+                self.cut(connection);
+            }
+        }
+        self.see(&Sight::Disturbed)
+    }
+
+    fn start_another(&mut self) -> Verdict {
+        if self.processes.len() < PROCESSES_MAX {
+            self.trace.line(self.now, format_args!("! another process starts"));
+            self.see(&Sight::Disturbed)?;
+            self.start_process()?;
+        }
+        Ok(())
+    }
+
+    fn interrupt(&mut self, running: &[usize]) -> Verdict {
+        let Some(process) = self.chance.pick(running) else { return Ok(()) };
+        self.see(&Sight::Disturbed)?;
+        self.replace(700);
+        self.processes[process].interrupted = true;
+        self.worker_event(process, Event::Interrupt)
+    }
+
+    fn slow_down(&mut self, running: &[usize]) -> Verdict {
+        if let Some(process) = self.chance.pick(running) {
+            let factor = self.chance.between(1, 8);
+            self.processes[process].pace = (self.processes[process].pace * factor).min(600_000);
+        }
+        Ok(())
+    }
+
+    /// The storm is over: links are quick, and there are enough workers to finish.
+    pub(crate) fn calm(&mut self) -> Verdict {
+        self.trace.line(self.now, format_args!("! nothing goes wrong from here on"));
+        self.weather = Weather { mishap_pause: 0, ..Weather::CALM };
+        if self.scenario.reboot.is_some() {
+            // Those that are left have their reasons to end; a new one could only wait for others.
+            return Ok(());
+        }
+        let started = self.servers[0].control.is_started();
+        let wanted = if started { 1 } else { self.scenario.workers as usize };
+        let staying =
+            self.running().into_iter().filter(|process| !self.processes[*process].interrupted).count();
+        for _ in staying..wanted {
+            self.start_process()?;
+        }
+        Ok(())
+    }
+
+    /// A server crashes, and comes back later as another process without its state.
+    pub(crate) fn reboot(&mut self, server: usize) -> Verdict {
+        if self.servers[server].up {
+            self.trace.line(self.now, format_args!("! server {server} crashes"));
+            self.servers[server].up = false;
+            let of_it = |(_, link): &(usize, &super::network::Connection)| link.server == server;
+            let links: Vec<usize> =
+                self.connections.iter().enumerate().filter(of_it).map(|(index, _)| index).collect();
+            for connection in links {
+                self.connections[connection].server_end = false;
+                self.cut(connection);
+            }
+            let when = self.now.after(self.chance.micros(100_000, 5_000_000));
+            self.agenda.at(when, Happening::Reboot { server });
+            return Ok(());
+        }
+        self.trace.line(self.now, format_args!("! server {server} is back"));
+        let boot = self.servers[server].boot + 1000;
+        self.servers[server] = self.new_server(server, boot);
+        if self.scenario.joins_after_reboot {
+            self.start_process()?;
+        }
+        self.server_tick(server, boot)
+    }
+}

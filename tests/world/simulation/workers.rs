@@ -1,0 +1,317 @@
+//! The shell of a worker in the simulated world: its buffers, its loader, its computing thread, its clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use slackline_core::ids::{BatchIndex, Moment, Sequence, ServerId, ShardId, Version};
+use slackline_core::wire::{PullKind, PushOutcome, Served, ToPeer, ToServer, TransferHeader};
+use slackline_worker_core::{Effect, Event, Notice, Settings, Worker, WorkerError};
+
+use super::agenda::Happening;
+use super::network::{Inward, Outward};
+use super::sight::{PushKey, Sight, Verdict, holds};
+use super::world::World;
+
+/// A gradient, with the versions of the values it was computed on.
+#[derive(Clone, Debug)]
+pub(crate) struct Gradient {
+    values: Vec<f32>,
+    loss: f64,
+    samples: u32,
+    computed_on: BTreeMap<ShardId, Version>,
+}
+
+/// How a process is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Life {
+    Running,
+    Crashed,
+    Exited(Result<(), WorkerError>),
+}
+
+/// One worker process.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) worker: Worker,
+    pub(crate) life: Life,
+    pub(crate) frozen_until: Moment,
+    /// The present connection to each server.
+    pub(crate) links: BTreeMap<usize, usize>,
+    /// Which pull is expected for a server's shard, for training or for an evaluation.
+    pub(crate) expected: BTreeMap<(usize, ShardId, bool), u64>,
+    /// What each pull truly asked.
+    pub(crate) asked: BTreeMap<u64, PullKind>,
+    training: Vec<f32>,
+    versions: BTreeMap<ShardId, Version>,
+    evaluation: Vec<f32>,
+    loaded: BTreeSet<BatchIndex>,
+    gradients: BTreeMap<Sequence, Gradient>,
+    /// Being computed.
+    computing: Option<(Sequence, Gradient)>,
+    wake: u64,
+    /// It was told to go.
+    pub(crate) interrupted: bool,
+    /// Longest time of a gradient, in microseconds.
+    pub(crate) pace: u64,
+    /// The last word on each wait.
+    pub(crate) waits: BTreeMap<String, String>,
+}
+
+impl World {
+    /// A worker process starts.
+    pub(crate) fn start_process(&mut self) -> Verdict {
+        let (scenario, layout) = (&self.scenario, self.problem.layout());
+        let settings = Settings {
+            partition: self.partition.clone(),
+            layout: layout.clone(),
+            config_hash: 1,
+            data_hash: 1,
+            sample_count: scenario.samples,
+            batch_count: scenario.batch_count(),
+            lease: scenario.lease,
+            connect_timeout: scenario.connect_timeout,
+            wait_report: scenario.lease * 5,
+            stop_on_bad_gradient: true,
+        };
+        let keys = layout.len() as usize;
+        let slowness = self.chance.between(1, 4);
+        self.processes.push(Process {
+            worker: Worker::new(settings, self.now),
+            life: Life::Running,
+            frozen_until: self.now,
+            links: BTreeMap::new(),
+            expected: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            training: vec![f32::NAN; keys],
+            versions: BTreeMap::new(),
+            evaluation: vec![f32::NAN; keys],
+            loaded: BTreeSet::new(),
+            gradients: BTreeMap::new(),
+            computing: None,
+            wake: 0,
+            interrupted: false,
+            pace: self.scenario.compute * slowness / 4,
+            waits: BTreeMap::new(),
+        });
+        let process = self.processes.len() - 1;
+        self.worker_event(process, Event::Tick { wire_sent: 0, wire_received: 0 })
+    }
+
+    /// Whether what happens to a process must wait, since it is frozen; it is then put off.
+    pub(crate) fn is_put_off(&mut self, process: usize, what: &Happening) -> bool {
+        let until = self.processes[process].frozen_until;
+        let is_frozen = until > self.now;
+        if is_frozen {
+            self.agenda.at(until, what.clone());
+        }
+        is_frozen
+    }
+
+    /// A worker takes an event.
+    pub(crate) fn worker_event(&mut self, process: usize, event: Event) -> Verdict {
+        let now = self.now;
+        if self.processes[process].life != Life::Running {
+            return Ok(());
+        }
+        let is_tick = matches!(event, Event::Tick { .. });
+        self.trace.line(now, format_args!("process {process} < {event:?}"));
+        let mut effects = Vec::new();
+        self.processes[process].worker.handle(now, event, &mut effects);
+        for effect in effects {
+            self.trace.line(now, format_args!("process {process} > {effect:?}"));
+            self.perform_worker(process, effect)?;
+        }
+        let state = &mut self.processes[process];
+        state.worker.check_invariants();
+        let gradients = state.gradients.len() + usize::from(state.computing.is_some());
+        if let (Some(deadline), Life::Running) = (state.worker.next_deadline(), &state.life) {
+            holds("no busy waiting", !is_tick || deadline > now, || {
+                format!("process {process} wants a tick at {deadline:?}, at {now:?}: {:?}", state.worker)
+            })?;
+            state.wake += 1;
+            let wake = state.wake;
+            self.agenda.at(deadline.max(now), Happening::WorkerTick { process, wake });
+        }
+        self.see(&Sight::Keeps { process, gradients })
+    }
+
+    pub(crate) fn worker_tick(&mut self, process: usize, wake: u64) -> Verdict {
+        if self.processes[process].wake != wake {
+            return Ok(());
+        }
+        self.worker_event(process, Event::Tick { wire_sent: self.now.0 / 1000, wire_received: 0 })
+    }
+
+    fn perform_worker(&mut self, process: usize, effect: Effect) -> Verdict {
+        match effect {
+            Effect::Connect { server } => self.dial(process, server),
+            Effect::Disconnect { server } => {
+                if let Some(connection) = self.processes[process].links.remove(&(server.0 as usize)) {
+                    self.hang_up(connection);
+                }
+            }
+            Effect::Send { server, message } => {
+                if let ToServer::Pull(pull) = &message {
+                    self.processes[process].asked.insert(pull.request, pull.kind);
+                }
+                self.transmit(process, server, Inward::Message(message));
+            }
+            Effect::ExpectValues { server, shard, request, snapshot } => {
+                let key = (server.0 as usize, shard, snapshot);
+                self.processes[process].expected.insert(key, request);
+            }
+            Effect::SendPush { server, header } => return self.send_push(process, server, header),
+            Effect::SendInitial { server, header } => {
+                let values = self.problem.initial()[header.keys.as_indices()].to_vec();
+                self.transmit(process, server, Inward::Transfer { header, values, origin: None });
+            }
+            Effect::LoadBatch { batch } => {
+                let when = self.now.after(self.chance.micros(10, 5_000));
+                self.agenda.at(when, Happening::Loaded { process, batch });
+            }
+            Effect::Compute { sequence, batch } => return self.compute(process, sequence, batch),
+            Effect::ReleaseGradient { sequence } => {
+                self.processes[process].gradients.remove(&sequence);
+            }
+            Effect::Evaluate { at_samples, last } => {
+                if last {
+                    let values = self.processes[process].evaluation.clone();
+                    self.see(&Sight::Measures { values: &values })?;
+                }
+                let when = self.now.after(self.chance.micros(1_000, 2 * self.scenario.compute));
+                self.agenda.at(when, Happening::Measured { process, at_samples });
+            }
+            Effect::Notice(notice) => return self.noticed(process, &notice),
+            Effect::Exit(result) => return self.exited(process, result),
+        }
+        Ok(())
+    }
+
+    fn transmit(&mut self, process: usize, server: ServerId, what: Inward) {
+        if let Some(connection) = self.processes[process].links.get(&(server.0 as usize)).copied() {
+            self.send_inward(connection, what);
+        }
+    }
+
+    fn send_push(&mut self, process: usize, server: ServerId, header: TransferHeader) -> Verdict {
+        let Some(gradient) = self.processes[process].gradients.get(&header.sequence) else {
+            return holds("shell", false, || format!("process {process} sends no gradient: {header:?}"));
+        };
+        let values = gradient.values[header.keys.as_indices()].to_vec();
+        let computed_on = gradient.computed_on.get(&header.shard).copied().unwrap_or_default();
+        let (worker, incarnation, sequence) = (header.worker, header.incarnation, header.sequence);
+        let key = PushKey { process, worker, incarnation, sequence };
+        self.sent.entry((key, header.shard)).or_insert_with(|| values.clone());
+        self.transmit(process, server, Inward::Transfer { header, values, origin: Some(key) });
+        self.see(&Sight::Sent { key, computed_on, claimed: header.version })
+    }
+
+    fn compute(&mut self, process: usize, sequence: Sequence, batch: BatchIndex) -> Verdict {
+        let state = &mut self.processes[process];
+        holds("shell", state.loaded.remove(&batch), || format!("process {process}: {batch} is not loaded"))?;
+        holds("shell", state.computing.is_none(), || format!("process {process} computes two gradients"))?;
+        let mut samples = Vec::new();
+        self.order.samples(batch, &mut samples);
+        let (values, loss) = self.problem.gradient(&state.training, &samples);
+        let finite = values.iter().all(|value| value.is_finite());
+        holds("shell", finite, || format!("process {process} computed on values that never came"))?;
+        let computed_on = state.versions.clone();
+        let gradient = Gradient { values, loss, samples: samples.len() as u32, computed_on };
+        state.computing = Some((sequence, gradient));
+        let pace = state.pace;
+        let when = self.now.after(self.chance.micros(pace / 2, pace));
+        self.agenda.at(when, Happening::Computed { process });
+        Ok(())
+    }
+
+    pub(crate) fn loaded(&mut self, process: usize, batch: BatchIndex) -> Verdict {
+        self.processes[process].loaded.insert(batch);
+        self.worker_event(process, Event::BatchLoaded { batch })
+    }
+
+    pub(crate) fn computed(&mut self, process: usize) -> Verdict {
+        let Some((sequence, gradient)) = self.processes[process].computing.take() else { return Ok(()) };
+        let (loss, samples) = (gradient.loss, gradient.samples);
+        self.processes[process].gradients.insert(sequence, gradient);
+        self.worker_event(process, Event::GradientReady { sequence, bad_key: None, loss, samples })
+    }
+
+    /// The answer to a pull is complete; it is thrown away if it is not expected any more.
+    pub(crate) fn values_arrive(
+        &mut self,
+        process: usize,
+        server: usize,
+        header: &TransferHeader,
+        values: &[f32],
+    ) -> Verdict {
+        let state = &mut self.processes[process];
+        let request = header.sequence.0;
+        let is_wanted = |snapshot| {
+            state.expected.get(&(server, header.shard, snapshot)).is_some_and(|one| *one == request)
+        };
+        if is_wanted(false) {
+            state.training[header.keys.as_indices()].copy_from_slice(values);
+            state.versions.insert(header.shard, header.version);
+        } else if is_wanted(true) {
+            state.evaluation[header.keys.as_indices()].copy_from_slice(values);
+        } else {
+            return Ok(());
+        }
+        let (lead, held_us) = (header.lead, header.held_us);
+        let served = Served { version: header.version, minimum: header.clock, lead, held_us };
+        let server = ServerId(server as u32);
+        self.worker_event(process, Event::ValuesArrived { server, shard: header.shard, request, served })
+    }
+
+    /// A message is about to be read: if it says that a push was applied, it must have been.
+    pub(crate) fn told(&mut self, process: usize, message: &ToPeer) -> Verdict {
+        let (ToPeer::Pushed(pushed), Some((worker, incarnation))) =
+            (message, self.processes[process].worker.member())
+        else {
+            return Ok(());
+        };
+        if !matches!(pushed.outcome, PushOutcome::Applied { .. }) {
+            return Ok(());
+        }
+        let key = PushKey { process, worker, incarnation, sequence: pushed.sequence };
+        self.see(&Sight::Told { key, pushed })
+    }
+
+    fn noticed(&mut self, process: usize, notice: &Notice) -> Verdict {
+        match notice {
+            Notice::Fenced { .. } => {
+                self.fenced += 1;
+                self.see(&Sight::Disturbed)
+            }
+            Notice::Waiting { what, server, .. } => {
+                let key = format!("{what:?} {server}");
+                let text = format!("at {:.3} s {notice}", self.now.0 as f64 / 1e9);
+                self.processes[process].waits.insert(key, text);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn exited(&mut self, process: usize, result: Result<(), WorkerError>) -> Verdict {
+        let links: Vec<usize> = self.processes[process].links.values().copied().collect();
+        for connection in links {
+            self.hang_up(connection);
+        }
+        let is_over = self.servers.iter().any(|server| server.end.is_some());
+        let is_refused_late = matches!(
+            &result,
+            Err(WorkerError::Refused { code: slackline_core::wire::RefusalCode::RunOver, .. })
+        );
+        let expected = result.is_ok() || is_over || is_refused_late || self.scenario.reboot.is_some();
+        let text = format!("process {process} ended with {result:?} while the run went on");
+        self.processes[process].life = Life::Exited(result);
+        holds("workers do not give up", expected, || text)
+    }
+
+    /// What reaches a worker from its network, put off while it is frozen.
+    pub(crate) fn reach_worker(&mut self, connection: usize, what: Outward) -> Verdict {
+        let process = self.connections[connection].process;
+        let happening = Happening::AtWorker { connection, what: what.clone() };
+        if self.is_put_off(process, &happening) { Ok(()) } else { self.at_worker(connection, what) }
+    }
+}
