@@ -1,0 +1,208 @@
+//! Work is handed out once, whoever dies, asks again or loses a session.
+
+use super::*;
+use proptest::prelude::*;
+
+fn plan(batch_count: u64, ordered: bool) -> Plan {
+    Plan { batch_count, batch: 10, sample_total: batch_count * 10, evaluate_every: 50, ordered }
+}
+
+/// A worker of the model: its batches in hand, whether it waits for work, its clock.
+#[derive(Clone, Debug, Default)]
+struct Hand {
+    batches: Vec<BatchIndex>,
+    waits: bool,
+    clock: u64,
+    here: bool,
+    over: bool,
+    evaluates: bool,
+}
+
+fn deliver(hands: &mut [Hand], grants: Vec<(WorkerId, Work)>) {
+    for (worker, work) in grants {
+        let hand = &mut hands[worker.0 as usize];
+        match work {
+            Work::Batch { batch, .. } => {
+                hand.batches.push(batch);
+                hand.waits = false;
+            }
+            Work::Idle => {}
+            Work::Evaluate { .. } => hand.evaluates = true,
+            Work::Done => hand.over = true,
+        }
+    }
+}
+
+proptest! {
+    // PaddlePaddle issue 19600: the data of a worker that died was never trained on.
+    #[test]
+    fn every_batch_is_done_once_whoever_dies(ordered: bool, count in 0..30_u64, workers in 1..5_usize, steps in prop::collection::vec((0..5_usize, 0..12_u8), 0..200)) {
+        let mut assigner = Assigner::new(plan(count, ordered));
+        let mut hands = vec![Hand { here: true, ..Hand::default() }; workers];
+        for worker in 0..workers {
+            assigner.enter(WorkerId(worker as u32));
+        }
+        assigner.begin();
+        let mut done = Vec::new();
+        let mut grants = Vec::new();
+        let everyone_on = (0..2000).map(|step| (step % workers, 5_u8));
+        for (worker, action) in steps.into_iter().map(|(worker, action)| (worker % workers, action)).chain(everyone_on) {
+            let id = WorkerId(worker as u32);
+            let hand = &mut hands[worker];
+            if action == 0 {
+                assigner.forget(id);
+                *hand = Hand::default();
+            } else if !hand.here {
+                assigner.enter(id);
+                *hand = Hand { here: true, ..Hand::default() };
+            } else if hand.evaluates {
+                hand.evaluates = false;
+                assigner.evaluated(id, 10 * count);
+            } else if !hand.over && (!hand.waits || !hand.batches.is_empty()) {
+                // Ask ahead while one batch is in hand, as the real worker does.
+                let finished = if hand.batches.len() > 1 || hand.waits { Some(hand.batches.remove(0)) } else { None };
+                done.extend(finished);
+                if !hand.waits { hand.clock += 1 + u64::from(action == 7); }
+                hand.waits = true;
+                let again = assigner.ask(id, Clock(hand.clock - 1), finished, None);
+                deliver(&mut hands, again.into_iter().map(|work| (id, work)).collect());
+            }
+            assigner.settle(Clock(0), &mut grants);
+            assigner.check_invariants();
+            deliver(&mut hands, std::mem::take(&mut grants));
+        }
+        prop_assert!(assigner.is_over(), "{:?} {:?}", assigner, hands);
+        let mut sorted: Vec<u64> = done.iter().map(|batch| batch.0).collect();
+        sorted.sort_unstable();
+        sorted.dedup();
+        prop_assert!(sorted.into_iter().eq(0..count));
+        prop_assert!(hands.iter().all(|hand| hand.over));
+    }
+}
+
+#[test]
+fn under_bsp_a_clock_takes_consecutive_batches() {
+    let mut assigner = Assigner::new(plan(8, true));
+    for worker in 0..2 {
+        assigner.enter(WorkerId(worker));
+    }
+    assigner.begin();
+    let mut grants = Vec::new();
+    // Worker 0 asks for clock 0 and, at once, for clock 1; worker 1 comes later.
+    for clock in 0..2 {
+        assert_eq!(assigner.ask(WorkerId(0), Clock(clock), None, None), []);
+        assigner.settle(Clock(0), &mut grants);
+    }
+    assert_eq!(grants.len(), 1);
+    assigner.ask(WorkerId(1), Clock(0), None, None);
+    assigner.settle(Clock(0), &mut grants);
+    let batches: Vec<(u32, u64)> = grants
+        .iter()
+        .map(|(worker, work)| (worker.0, if let Work::Batch { batch, .. } = work { batch.0 } else { 99 }))
+        .collect();
+    assert_eq!(batches, [(0, 0), (1, 1), (0, 2)]);
+}
+
+#[test]
+fn a_repeated_ask_gets_the_same_batch() {
+    let mut assigner = Assigner::new(plan(3, false));
+    assigner.enter(WorkerId(0));
+    assigner.begin();
+    let mut grants = Vec::new();
+    assigner.ask(WorkerId(0), Clock(0), None, None);
+    assigner.settle(Clock(0), &mut grants);
+    let again = assigner.ask(WorkerId(0), Clock(0), None, None);
+    assert_eq!(again, [grants[0].1]);
+    assert_eq!(assigner.done() + assigner.repeated(), 0);
+}
+
+// Found by the simulated world: the batch that a repeated ask returned lay on the same desk again, and was taken from it.
+#[test]
+fn a_repeated_ask_returns_its_batch_once() {
+    let mut assigner = Assigner::new(plan(3, false));
+    assigner.enter(WorkerId(0));
+    assigner.begin();
+    let mut grants = Vec::new();
+    assigner.ask(WorkerId(0), Clock(0), None, None);
+    assigner.settle(Clock(0), &mut grants);
+    let returned = Some(BatchIndex(0));
+    assigner.ask(WorkerId(0), Clock(1), None, returned);
+    assigner.settle(Clock(0), &mut grants);
+    assert_eq!(assigner.ask(WorkerId(0), Clock(1), None, returned), [grants[1].1]);
+    assigner.settle(Clock(0), &mut grants);
+    assigner.check_invariants();
+    assert_eq!((grants.len(), assigner.repeated()), (2, 1));
+}
+
+// Found by the simulated world: work given to an idle worker was lost with its session, and its next ask was for another clock.
+#[test]
+fn what_was_given_over_a_lost_session_comes_with_the_next_ask() {
+    let mut assigner = Assigner::new(plan(1, false));
+    let mut grants = Vec::new();
+    for worker in 0..2 {
+        assigner.enter(WorkerId(worker));
+        assigner.ask(WorkerId(worker), Clock(0), None, None);
+    }
+    assigner.begin();
+    assigner.settle(Clock(0), &mut grants);
+    assigner.forget(WorkerId(0));
+    grants.clear();
+    assigner.settle(Clock(5), &mut grants);
+    let lost = Work::Batch { batch: BatchIndex(0), evaluate: None, enter: Some(Clock(5)) };
+    assert_eq!(grants, [(WorkerId(1), lost)]);
+    assigner.reconnect(WorkerId(1));
+    assert_eq!(assigner.ask(WorkerId(1), Clock(4), None, None), [lost]);
+    assert_eq!(assigner.ask(WorkerId(1), Clock(6), Some(BatchIndex(0)), None), []);
+}
+
+// Found by the simulated world: "nothing now" was lost with its session, and the worker never reported its last batch.
+#[test]
+fn a_repeated_ask_hears_again_that_there_is_nothing() {
+    let mut assigner = Assigner::new(plan(1, false));
+    let mut grants = Vec::new();
+    for worker in 0..2 {
+        assigner.enter(WorkerId(worker));
+        assigner.ask(WorkerId(worker), Clock(0), None, None);
+    }
+    assigner.begin();
+    for _ in 0..2 {
+        assigner.settle(Clock(0), &mut grants);
+        assert_eq!(grants.pop(), Some((WorkerId(1), Work::Idle)));
+        assigner.ask(WorkerId(1), Clock(0), None, None);
+    }
+}
+
+// Found by the simulated world: an evaluation of the middle of the run ended late and was taken for the last one.
+#[test]
+fn only_the_evaluation_of_all_samples_ends_the_run() {
+    let mut assigner = Assigner::new(plan(1, false));
+    let mut grants = Vec::new();
+    assigner.enter(WorkerId(0));
+    assigner.begin();
+    assigner.ask(WorkerId(0), Clock(0), None, None);
+    assigner.settle(Clock(0), &mut grants);
+    assigner.ask(WorkerId(0), Clock(1), Some(BatchIndex(0)), None);
+    assigner.settle(Clock(0), &mut grants);
+    assigner.evaluated(WorkerId(0), 5);
+    assert!(!assigner.is_over());
+    assigner.evaluated(WorkerId(0), 10);
+    assigner.settle(Clock(0), &mut grants);
+    assert!(assigner.is_over() && grants.contains(&(WorkerId(0), Work::Done)));
+    // The word was lost, so the result comes again.
+    grants.clear();
+    assigner.evaluated(WorkerId(0), 10);
+    assigner.settle(Clock(0), &mut grants);
+    assert_eq!(grants, [(WorkerId(0), Work::Done)]);
+}
+
+#[test]
+fn evaluation_is_due_every_so_many_samples_and_once_at_the_end() {
+    let mut assigner = Assigner::new(plan(12, false));
+    let due: Vec<u64> = (0..12)
+        .filter_map(|_| match assigner.take(None) {
+            Some(Work::Batch { evaluate, .. }) => evaluate,
+            _ => None,
+        })
+        .collect();
+    assert_eq!(due, [40, 90]);
+}
