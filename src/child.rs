@@ -1,6 +1,5 @@
 //! One process that `slackline run` has started.
 
-use std::collections::VecDeque;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,15 +10,14 @@ use tokio::process::{ChildStdin, Command};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 
-/// Lines of a child that are kept for the case that it fails.
-const LAST_WORDS: usize = 8;
+use crate::ERROR;
 
 /// What a child has to tell.
 #[derive(Debug)]
 pub(crate) enum Told {
     /// A line on standard output.
     Line(usize, String),
-    /// A line of its log, to be shown.
+    /// A line of its log, to be shown. Its last words are none.
     Log(String),
     /// It has ended.
     Ended(usize, std::io::Result<ExitStatus>),
@@ -30,7 +28,8 @@ pub(crate) enum Told {
 pub(crate) struct Child {
     pub(crate) name: String,
     pid: Option<Pid>,
-    last_words: Arc<Mutex<VecDeque<String>>>,
+    /// Lines from the one that begins as the error of a failing process does.
+    last_words: Arc<Mutex<Vec<String>>>,
     /// Open as long as this process lives: its end tells the child to end too.
     _leash: Option<ChildStdin>,
     waiting: JoinHandle<()>,
@@ -48,7 +47,7 @@ impl Child {
     ) -> std::io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.kill_on_drop(true).spawn()?;
-        let last_words = Arc::new(Mutex::new(VecDeque::new()));
+        let last_words = Arc::new(Mutex::new(Vec::<String>::new()));
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).map(Pid::from_raw);
         let leash = child.stdin.take();
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
@@ -60,12 +59,12 @@ impl Child {
                 });
                 let log = read_lines(stderr, |line| {
                     let mut words = words.lock().unwrap_or_else(PoisonError::into_inner);
-                    if words.len() == LAST_WORDS {
-                        words.pop_front();
+                    // Not shown with the log: whoever learns of its end says it once, with how it ended.
+                    if line.starts_with(ERROR) || !words.is_empty() {
+                        words.push(line);
+                    } else {
+                        let _ = told.send(Told::Log(format!("[{name}] {line}")));
                     }
-                    words.push_back(line.clone());
-                    drop(words);
-                    let _ = told.send(Told::Log(format!("[{name}] {line}")));
                 });
                 // All it said is read before its end is told.
                 let (_, _, status) = tokio::join!(lines, log, child.wait());
@@ -83,9 +82,10 @@ impl Child {
         }
     }
 
-    /// The last lines of its log.
-    pub(crate) fn last_words(&self) -> Vec<String> {
-        self.last_words.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    /// The error that it ended with, if it said one.
+    pub(crate) fn last_words(&self) -> Option<String> {
+        let words = self.last_words.lock().unwrap_or_else(PoisonError::into_inner).join("\n");
+        words.strip_prefix(ERROR).map(str::to_owned)
     }
 }
 

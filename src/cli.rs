@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(name = "slackline", version)]
 pub(crate) struct Cli {
-    /// What is logged to standard error: error, warn, info, debug, or a filter such as slackline_net=debug.
+    /// What is logged to standard error: off, error, warn, info, debug, trace, or a filter such as warn,slackline_net=debug.
     #[arg(long, global = true, value_name = "LEVEL")]
     pub(crate) log: Option<String>,
     #[command(subcommand)]
@@ -19,13 +19,15 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a whole experiment on this machine: servers, workers, throw-away keys, summary.
-    Run(Configured),
+    Run(RunArgs),
     /// Run one server of a cluster.
     Server(ServerArgs),
     /// Run one worker; any number, at any time.
     Worker(WorkerArgs),
     /// Show who is connected, each worker's clock, and who waits for whom.
     Status(StatusArgs),
+    /// Tell all servers of a cluster to end, whether the run is over or not.
+    Stop(StopArgs),
     /// Make the keys of a cluster.
     Keys {
         /// What to do.
@@ -55,8 +57,25 @@ pub(crate) struct Configured {
     /// What everything random follows from; the same as --set seed=N.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
+}
+
+/// The same for a process of a cluster, which shows its keys to the others.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Clustered {
+    #[command(flatten)]
+    pub(crate) configured: Configured,
     /// Folder of the keys; the same as --set cluster.keys=DIR.
     #[arg(long, value_name = "DIR")]
+    pub(crate) keys: Option<String>,
+}
+
+/// `slackline run`.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) configured: Configured,
+    /// Here only to be refused with a reason.
+    #[arg(long, value_name = "DIR", hide = true)]
     pub(crate) keys: Option<String>,
 }
 
@@ -64,7 +83,7 @@ pub(crate) struct Configured {
 #[derive(Debug, Args)]
 pub(crate) struct ServerArgs {
     #[command(flatten)]
-    pub(crate) configured: Configured,
+    pub(crate) clustered: Clustered,
     /// Which server of cluster.addresses this is, from 0; server 0 is the coordinator.
     #[arg(long, value_name = "N")]
     pub(crate) index: u32,
@@ -83,7 +102,7 @@ pub(crate) struct ServerArgs {
 #[derive(Debug, Args)]
 pub(crate) struct WorkerArgs {
     #[command(flatten)]
-    pub(crate) configured: Configured,
+    pub(crate) clustered: Clustered,
     /// End when standard input ends: for a process that starts this one.
     #[arg(long, hide = true)]
     pub(crate) leash: bool,
@@ -93,10 +112,20 @@ pub(crate) struct WorkerArgs {
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
-    pub(crate) configured: Configured,
+    pub(crate) clustered: Clustered,
     /// Role to ask as: observer or admin.
     #[arg(long, value_name = "ROLE", default_value = "observer")]
     pub(crate) role: String,
+}
+
+/// `slackline stop`.
+#[derive(Debug, Args)]
+pub(crate) struct StopArgs {
+    #[command(flatten)]
+    pub(crate) clustered: Clustered,
+    /// Why; servers and workers name it as they end.
+    #[arg(long, value_name = "TEXT", default_value = "an admin said so")]
+    pub(crate) reason: String,
 }
 
 /// `slackline keys`.

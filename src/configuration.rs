@@ -193,7 +193,7 @@ fn variable_layer(name: OsString, value: OsString) -> Option<Result<Layer, Probl
 /// The layer of one `--set KEY=VALUE`.
 fn set_layer(set: &str) -> Result<Layer, Problem> {
     let name = SET_LAYER.to_owned();
-    let Some((key, text)) = set.split_once('=') else {
+    let Some((key, text)) = set.split_once('=').filter(|(key, _)| !key.trim().is_empty()) else {
         let (key, fault) = (set.to_owned(), Fault::NotAnAssignment);
         return Err(Problem { layer: name, line: None, key, given: None, fault });
     };

@@ -1,7 +1,7 @@
 //! `slackline server` and `slackline worker`.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 
 use nix::sys::signal::{Signal, kill};
@@ -12,13 +12,13 @@ use slackline_worker::WorkerOptions;
 
 use crate::cli::{ServerArgs, WorkerArgs};
 use crate::failure::Failure;
-use crate::resolve;
+use crate::resolve_clustered;
 
 /// What a ready server says on standard output, before its address.
 pub(crate) const READY: &str = " is ready: ";
 
 pub(crate) fn server(args: &ServerArgs) -> Result<u8, Failure> {
-    let resolved = resolve(&args.configured)?;
+    let resolved = resolve_clustered(&args.clustered)?;
     let config = &resolved.config;
     if args.index >= config.servers {
         let text = format!("--index {}: the run has {} servers, counted from 0", args.index, config.servers);
@@ -56,7 +56,7 @@ pub(crate) fn server(args: &ServerArgs) -> Result<u8, Failure> {
 }
 
 pub(crate) fn worker(args: &WorkerArgs) -> Result<u8, Failure> {
-    let resolved = resolve(&args.configured)?;
+    let resolved = resolve_clustered(&args.clustered)?;
     let addresses = resolved.addresses().map_err(Failure::user)?.to_vec();
     let keys = PathBuf::from(&resolved.config.cluster.keys);
     if args.leash {
@@ -83,15 +83,27 @@ fn to_bind(text: &str) -> Result<SocketAddr, Failure> {
     addresses.next().ok_or_else(|| failed(&"the name has no address"))
 }
 
-/// What to bind for an entry of cluster.addresses: the address itself where it is one, else every address of the machine, since
-/// a name may stand for one that only others see.
+/// What to bind for an entry of cluster.addresses: the address itself where it is one. A name that stands for this machine alone
+/// binds the loopback address that it stands for; any other binds every address, since it may stand for one that only others see.
 fn to_bind_of(entry: &str) -> Result<SocketAddr, Failure> {
     if let Ok(address) = entry.parse::<SocketAddr>() {
         return Ok(address);
     }
     let port = entry.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
     let port = port.ok_or_else(|| Failure::user(format!("cluster.addresses: {entry} has no port")))?;
-    Ok(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port))
+    let named: Vec<_> = entry.to_socket_addrs().map_or_else(|_| Vec::new(), Iterator::collect);
+    Ok(SocketAddr::new(to_bind_among(&named), port))
+}
+
+fn to_bind_among(named: &[SocketAddr]) -> IpAddr {
+    // A family that is switched off has names all the same.
+    let can_be_bound = |ip: &IpAddr| UdpSocket::bind((*ip, 0)).is_ok();
+    let all_loopback = named.iter().all(|address| address.ip().is_loopback());
+    let loopback = named.iter().map(SocketAddr::ip).find(can_be_bound).filter(|_| all_loopback);
+    loopback.unwrap_or_else(|| {
+        let every = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+        if can_be_bound(&every) { every } else { Ipv4Addr::UNSPECIFIED.into() }
+    })
 }
 
 /// The address that others reach a server at: what was said, else the host of the configuration, else what was bound.
@@ -103,11 +115,15 @@ fn reachable(advertise: Option<&str>, configured: Option<&str>, local: SocketAdd
             format!("[{host}]:{}", local.port())
         }
         (Some(host), _) => format!("{host}:{}", local.port()),
-        (None, Some(entry)) if local.ip().is_unspecified() => {
+        (None, Some(entry)) if local.ip().is_unspecified() || stands_for(entry, local.ip()) => {
             host_of(entry).map_or_else(|| local.to_string(), |host| format!("{host}:{}", local.port()))
         }
         _ => local.to_string(),
     }
+}
+
+fn stands_for(entry: &str, ip: IpAddr) -> bool {
+    entry.to_socket_addrs().is_ok_and(|mut named| named.any(|address| address.ip() == ip))
 }
 
 fn has_port(text: &str) -> bool {
@@ -139,11 +155,30 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_binds_itself_or_everything() {
+    fn an_address_binds_itself() {
         assert_eq!(to_bind_of("10.1.2.3:44").unwrap(), "10.1.2.3:44".parse().unwrap());
         assert_eq!(to_bind_of("[::1]:44").unwrap(), "[::1]:44".parse().unwrap());
-        assert_eq!(to_bind_of("node7:44").unwrap(), "[::]:44".parse().unwrap());
         assert!(to_bind_of("node7").is_err());
         assert!(to_bind("nonsense").is_err());
+    }
+
+    #[test]
+    fn a_name_binds_loopback_alone_only_where_it_stands_for_nothing_else() {
+        let bound = to_bind_of("localhost:44").unwrap();
+        assert!(bound.ip().is_loopback() && bound.port() == 44, "{bound}");
+        let address = |text: &str| SocketAddr::new(text.parse().unwrap(), 44);
+        let loopback = address("127.0.0.1");
+        assert_eq!(to_bind_among(&[loopback]), loopback.ip());
+        for named in [&[][..], &[address("192.0.2.1")], &[loopback, address("192.0.2.1")]] {
+            assert!(to_bind_among(named).is_unspecified(), "{named:?}");
+        }
+        assert!(to_bind_of("no-such-name.invalid:44").unwrap().ip().is_unspecified());
+    }
+
+    #[test]
+    fn a_server_on_loopback_is_reached_under_its_name() {
+        let local: SocketAddr = "127.0.0.1:4400".parse().unwrap();
+        assert_eq!(reachable(None, Some("localhost:4400"), local), "localhost:4400");
+        assert_eq!(reachable(None, Some("192.0.2.1:4400"), local), "127.0.0.1:4400");
     }
 }

@@ -5,8 +5,8 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use slackline_core::config::{Config, Value};
-use slackline_core::wire::Status;
+use slackline_core::config::{Config, Resolved, SET_LAYER, Value};
+use slackline_core::wire::{Phase, Status};
 use slackline_net::{Identity, Role};
 use tokio::process::Command;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
@@ -14,12 +14,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
 use crate::child::{Child, Told};
-use crate::cli::Configured;
+use crate::cli::{Configured, RunArgs};
 use crate::daemons::READY;
 use crate::failure::Failure;
 use crate::observer::{Observer, connector};
 use crate::progress::Display;
-use crate::{print, resolve, summary};
+use crate::{ERROR, keys, print, resolve, summary};
 
 /// How long all servers together may take to be ready.
 const START: Duration = Duration::from_secs(30);
@@ -30,14 +30,31 @@ const GRACE: Duration = Duration::from_secs(5);
 /// How long a worker may live on when the coordinator has ended well. It was no member any more, or the coordinator had waited for it.
 const STRAGGLERS: Duration = Duration::from_secs(2);
 
+/// How long the coordinator may live on when all workers have ended, and it does not say that work is left.
+const LAST: Duration = Duration::from_secs(30);
+
 /// How often the progress is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-pub(crate) fn run(configured: &Configured, log: Option<&str>) -> Result<u8, Failure> {
+/// Exit codes of a run that a signal ended, as a shell says them.
+const INTERRUPTED: u8 = 128 + 2;
+const TERMINATED: u8 = 128 + 15;
+
+/// What a run decides by itself, whatever the file says, and what it does there.
+const OWN: [(&str, &str); 3] = [
+    ("cluster.keys", "makes its own keys"),
+    ("cluster.addresses", "chooses its own addresses"),
+    ("cluster.exit_when_done", "ends its servers itself"),
+];
+
+pub(crate) fn run(args: &RunArgs, log: Option<&str>) -> Result<u8, Failure> {
+    let configured = &args.configured;
+    if let Some(folder) = &args.keys {
+        return Err(Failure::user(format!("--keys {folder}: `run` makes its own keys; leave it out")));
+    }
     let resolved = resolve(configured)?;
-    let keys = tempfile::Builder::new()
-        .prefix("slackline-keys-")
-        .tempdir()
+    refuse_own(&resolved)?;
+    let keys = keys::throw_away(&std::env::temp_dir())
         .map_err(|error| Failure::world(format!("no temporary folder for the keys: {error}")))?;
     let key_folder = keys.path().join("keys");
     slackline_net::keys::init(&key_folder).map_err(Failure::world)?;
@@ -56,16 +73,38 @@ pub(crate) fn run(configured: &Configured, log: Option<&str>) -> Result<u8, Fail
             told,
             display: Display::new(),
             signals: (signal(SignalKind::interrupt()), signal(SignalKind::terminate())),
+            blamed: None,
         };
         let outcome = run.all(&identity).await;
         run.display.end();
+        if let Ok(Ended::Interrupted(code)) = outcome {
+            let left = run.children.iter().filter(|child| child.ended.is_none()).count();
+            let how = if code == TERMINATED { "terminated" } else { "interrupted" };
+            run.display.say(&format!("{how}: ending {left} processes"));
+        }
         run.end_children().await;
         outcome
     });
     match outcome? {
-        Ended::Well => print(&summary::render(Path::new(&resolved.config.out)).map_err(Failure::world)?),
+        Ended::Well => {
+            let (out, classes) =
+                (Path::new(&resolved.config.out), resolved.config.data.dataset.class_count());
+            print(&summary::render(out, classes).map_err(Failure::world)?)
+        }
         Ended::Interrupted(code) => Ok(code),
     }
+}
+
+/// What was set by hand must have an effect; in a file, these are for the daemons.
+fn refuse_own(resolved: &Resolved) -> Result<(), Failure> {
+    for (key, own) in OWN {
+        if resolved.origin(key) == Some(SET_LAYER) {
+            return Err(Failure::user(format!(
+                "--set {key}: has no effect, since `run` {own}; leave it out"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// How a run ended.
@@ -86,6 +125,40 @@ struct Run<'a> {
     told: UnboundedReceiver<Told>,
     display: Display,
     signals: (std::io::Result<SignalStream>, std::io::Result<SignalStream>),
+    /// The error that the run fails with, as the child that ended first said it.
+    blamed: Option<String>,
+}
+
+/// When those ended without which a run may go on, or which it may end without.
+#[derive(Debug, Default)]
+struct Ends {
+    coordinator: Option<Instant>,
+    first_worker: Option<Instant>,
+    last_worker: Option<Instant>,
+}
+
+impl Ends {
+    fn note(&mut self, coordinator: &Child, workers: &[Child]) {
+        let now = |is_so: bool| is_so.then(Instant::now);
+        let has_ended = |child: &Child| child.ended.is_some();
+        self.coordinator = self.coordinator.or(now(has_ended(coordinator)));
+        self.first_worker = self.first_worker.or(now(workers.iter().any(has_ended)));
+        self.last_worker = self.last_worker.or(now(workers.iter().all(has_ended)));
+    }
+
+    /// Why a run that is in this state will never be complete. A worker ends well also when somebody told it to go.
+    fn hopeless(&self, status: &Status) -> Option<&'static str> {
+        let long_ago = |end: Option<Instant>| end.is_some_and(|end| end.elapsed() > STRAGGLERS);
+        match status.phase {
+            Phase::Waiting { .. } if long_ago(self.first_worker) => {
+                Some("a worker ended before the run began")
+            }
+            Phase::Running if long_ago(self.last_worker) && status.members.is_empty() => {
+                Some("all workers ended before the work was done")
+            }
+            _ => None,
+        }
+    }
 }
 
 impl Run<'_> {
@@ -177,34 +250,41 @@ impl Run<'_> {
         servers: usize,
         looks: &mut UnboundedReceiver<Status>,
     ) -> Result<Ended, Failure> {
-        let mut patience = None;
+        let mut ends = Ends::default();
         loop {
             tokio::select! {
                 Some(told) = self.told.recv() => match told {
                     Told::Line(..) => {}
                     Told::Log(line) => self.display.say(&line),
                     Told::Ended(index, status) => {
-                        let child = &mut self.children[index];
                         match status {
-                            Ok(status) if status.success() && (index == 0 || index >= servers) => child.ended = Some(status),
+                            Ok(status) if status.success() && (index == 0 || index >= servers) => {
+                                self.children[index].ended = Some(status);
+                            }
                             status => return Err(self.failed(index, status)),
                         }
-                        let done = |child: &Child| child.ended.is_some();
-                        if done(&self.children[0]) {
-                            if self.children[servers..].iter().all(done) {
-                                return Ok(Ended::Well);
-                            }
-                            patience.get_or_insert_with(|| Instant::now() + STRAGGLERS);
+                        ends.note(&self.children[0], &self.children[servers..]);
+                        if ends.coordinator.is_some() && ends.last_worker.is_some() {
+                            return Ok(Ended::Well);
                         }
                     }
                 },
-                Some(status) = looks.recv() => self.display.show(&status),
+                Some(status) = looks.recv() => {
+                    self.display.show(&status);
+                    if let Some(text) = ends.hopeless(&status) {
+                        return Err(Failure::world(text));
+                    }
+                }
                 code = interrupted(&mut self.signals) => return Ok(Ended::Interrupted(code)),
-                () = reached(patience) => {
+                () = reached(ends.coordinator, STRAGGLERS) => {
                     for child in self.children[servers..].iter().filter(|child| child.ended.is_none()) {
                         self.display.say(&format!("{} did not end with the run and is ended now", child.name));
                     }
                     return Ok(Ended::Well);
+                }
+                () = reached(ends.last_worker, LAST) => {
+                    let text = format!("all workers ended, and server 0 did not within {} s", LAST.as_secs());
+                    return Err(Failure::world(text));
                 }
             }
         }
@@ -220,14 +300,9 @@ impl Run<'_> {
             }
             Err(error) => (crate::failure::WORLD, error.to_string()),
         };
-        let words = child.last_words();
-        let words = words.iter().map(|line| format!("\n    {line}")).collect::<String>();
-        let said = if words.is_empty() {
-            "; it said nothing".to_owned()
-        } else {
-            format!("; its last words:{words}")
-        };
-        Failure { code, text: format!("{} ended ({how}) before the run was over{said}", child.name) }
+        self.blamed = child.last_words();
+        let words = self.blamed.as_ref().map_or_else(String::new, |words| format!(": {words}"));
+        Failure { code, text: format!("{} ended ({how}) before the run was over{words}", child.name) }
     }
 
     /// Ends what is still running: workers first, which leave politely, then servers; then by force.
@@ -254,7 +329,14 @@ impl Run<'_> {
                 Some(told) = self.told.recv() => match told {
                     Told::Line(..) => {}
                     Told::Log(line) => self.display.say(&line),
-                    Told::Ended(index, status) => self.children[index].ended = Some(status.unwrap_or_default()),
+                    Told::Ended(index, status) => {
+                        let child = &mut self.children[index];
+                        child.ended = Some(status.unwrap_or_default());
+                        // It may know more than the one that ended first.
+                        if let Some(words) = child.last_words().filter(|words| Some(words) != self.blamed.as_ref()) {
+                            self.display.say(&format!("[{}] {ERROR}{words}", child.name));
+                        }
+                    }
                 },
                 () = sleep_until(deadline) => return false,
             }
@@ -263,10 +345,10 @@ impl Run<'_> {
     }
 }
 
-/// Waits for a moment; for ever if there is none.
-async fn reached(moment: Option<Instant>) {
+/// Waits until so long after a moment; for ever if there is none.
+async fn reached(moment: Option<Instant>, after: Duration) {
     match moment {
-        Some(moment) => sleep_until(moment).await,
+        Some(moment) => sleep_until(moment + after).await,
         None => std::future::pending().await,
     }
 }
@@ -293,7 +375,58 @@ async fn interrupted(signals: &mut (std::io::Result<SignalStream>, std::io::Resu
         }
     }
     tokio::select! {
-        () = one(&mut signals.0) => 130,
-        () = one(&mut signals.1) => 143,
+        () = one(&mut signals.0) => INTERRUPTED,
+        () = one(&mut signals.1) => TERMINATED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slackline_core::ids::{Incarnation, ServerId, WorkerId};
+    use slackline_core::wire::{MemberRow, RefusedCounts, Text};
+
+    use super::*;
+
+    fn status(phase: Phase, members: u32) -> Status {
+        let member = |worker| MemberRow {
+            worker: WorkerId(worker),
+            incarnation: Incarnation(1),
+            address: Text::default(),
+            clock: None,
+            heard_ms: 0,
+        };
+        Status {
+            server: ServerId(0),
+            phase,
+            progress: None,
+            members: (0..members).map(member).collect(),
+            members_hidden: 0,
+            held: Vec::new(),
+            shards: Vec::new(),
+            refused: RefusedCounts::default(),
+        }
+    }
+
+    #[test]
+    fn a_run_is_hopeless_when_those_who_could_do_the_work_have_gone() {
+        let before = Instant::now().checked_sub(STRAGGLERS * 2);
+        let one = Ends { first_worker: before, ..Ends::default() };
+        let all = Ends { last_worker: before, ..one };
+        let waiting = || Phase::Waiting { here: 1, wanted: 2, since_ms: 0 };
+        for (ends, phase, members, is_hopeless) in [
+            (&Ends::default(), waiting(), 1, false),
+            (&one, waiting(), 1, true),
+            (&one, Phase::Running, 1, false),
+            // One that has left the children but not the table was not told to go: its lease decides.
+            (&all, Phase::Running, 1, false),
+            (&all, Phase::Running, 0, true),
+            (&all, Phase::Finished, 0, false),
+        ] {
+            let status = status(phase, members);
+            assert_eq!(ends.hopeless(&status).is_some(), is_hopeless, "{ends:?} {:?}", status.phase);
+        }
+        // What was on its way when the last one ended is no news.
+        let just_now = Ends { last_worker: Some(Instant::now()), ..Ends::default() };
+        assert_eq!(just_now.hopeless(&status(Phase::Running, 0)), None);
     }
 }

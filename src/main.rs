@@ -7,20 +7,22 @@ mod cli;
 mod configuration;
 mod daemons;
 mod failure;
+mod keys;
 mod launch;
+mod log;
 mod observer;
 mod progress;
 mod status;
+mod stop;
 mod summary;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
 use slackline_core::config::{Resolved, reference_toml};
-use tracing_subscriber::EnvFilter;
 
-use crate::cli::{Cli, Command, ConfigCommand, Configured, KeysCommand};
+use crate::cli::{Cli, Clustered, Command, ConfigCommand, Configured, KeysCommand};
 use crate::failure::Failure;
 
 fn main() -> ExitCode {
@@ -28,8 +30,7 @@ fn main() -> ExitCode {
     match execute(cli) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            // Standard error may be closed; there is nobody to tell then.
-            let _ = writeln!(std::io::stderr(), "error: {}", failure.text);
+            say(&format!("{ERROR}{}", failure.text));
             ExitCode::from(failure.code)
         }
     }
@@ -38,12 +39,13 @@ fn main() -> ExitCode {
 fn execute(cli: Cli) -> Result<u8, Failure> {
     // Daemons tell what happens; the others only what needs somebody.
     let usual = if matches!(cli.command, Command::Server(_) | Command::Worker(_)) { "info" } else { "warn" };
-    start_log(cli.log.as_deref().unwrap_or(usual))?;
+    log::start(cli.log.as_deref().unwrap_or(usual))?;
     match cli.command {
-        Command::Run(configured) => launch::run(&configured, cli.log.as_deref()),
+        Command::Run(args) => launch::run(&args, cli.log.as_deref()),
         Command::Server(args) => daemons::server(&args),
         Command::Worker(args) => daemons::worker(&args),
         Command::Status(args) => status::show(&args),
+        Command::Stop(args) => stop::stop(&args),
         Command::Keys { command: KeysCommand::Init { dir } } => {
             slackline_net::keys::init(&dir).map_err(Failure::user)?;
             print(&format!(
@@ -66,16 +68,13 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
     }
 }
 
-fn start_log(level: &str) -> Result<(), Failure> {
-    let filter = EnvFilter::try_new(level)
-        .map_err(|error| Failure::user(format!("--log {level}: {error}; try error, warn, info or debug")))?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .init();
-    Ok(())
+/// What the last words of a process that fails begin with.
+const ERROR: &str = "error: ";
+
+/// Says a line on standard error, in one piece: whoever is killed meanwhile has said all of it or nothing.
+fn say(text: &str) {
+    // Standard error may be closed; there is nobody to tell then.
+    let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
 /// Prints to standard output. A reader that has gone (`| head`) is no failure.
@@ -90,7 +89,18 @@ fn print(text: &str) -> Result<u8, Failure> {
 
 /// The configuration with everything that was said over it.
 fn resolve(configured: &Configured) -> Result<Resolved, Failure> {
-    configuration::load(&configured.file, &configured.all_sets(), std::env::vars_os()).map_err(Failure::user)
+    load(configured, configured.all_sets())
+}
+
+/// The same for a process of a cluster.
+fn resolve_clustered(clustered: &Clustered) -> Result<Resolved, Failure> {
+    let mut sets = clustered.configured.all_sets();
+    sets.extend(clustered.keys.iter().map(|keys| format!("cluster.keys={}", quoted(keys))));
+    load(&clustered.configured, sets)
+}
+
+fn load(configured: &Configured, sets: Vec<String>) -> Result<Resolved, Failure> {
+    configuration::load(&configured.file, &sets, std::env::vars_os()).map_err(Failure::user)
 }
 
 impl Configured {
@@ -99,7 +109,6 @@ impl Configured {
         let mut sets = self.sets.clone();
         sets.extend(self.out.iter().map(|out| format!("out={}", quoted(out))));
         sets.extend(self.seed.iter().map(|seed| format!("seed={seed}")));
-        sets.extend(self.keys.iter().map(|keys| format!("cluster.keys={}", quoted(keys))));
         sets
     }
 }

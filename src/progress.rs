@@ -1,9 +1,9 @@
 //! The progress of a run: a bar on a terminal, a plain line every few seconds elsewhere.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use slackline_core::wire::{Phase, Progress, Status};
 
 /// Between two plain lines.
@@ -18,12 +18,7 @@ pub(crate) struct Display {
 
 impl Display {
     pub(crate) fn new() -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::new(0);
-            let style = ProgressStyle::with_template("{bar:24} {percent:>3}% {msg}");
-            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-            bar
-        });
+        let bar = std::io::stderr().is_terminal().then(|| empty_bar(ProgressDrawTarget::stderr()));
         let last_line = Instant::now().checked_sub(LINE_EVERY).unwrap_or_else(Instant::now);
         Self { bar, last_line, last_text: String::new() }
     }
@@ -39,7 +34,7 @@ impl Display {
         match &self.bar {
             Some(bar) => {
                 if let Some(progress) = status.progress {
-                    bar.set_length(progress.samples_total);
+                    bar.set_length(progress.samples_total.max(1));
                     bar.set_position(progress.samples.min(progress.samples_total));
                 }
                 bar.set_message(text);
@@ -58,13 +53,9 @@ impl Display {
 
     /// Shows a line without disturbing the bar.
     pub(crate) fn say(&self, text: &str) {
-        let write = || {
-            // Standard error may be closed; the run goes on.
-            let _ = writeln!(std::io::stderr(), "{text}");
-        };
         match &self.bar {
-            Some(bar) => bar.suspend(write),
-            None => write(),
+            Some(bar) => bar.suspend(|| crate::say(text)),
+            None => crate::say(text),
         }
     }
 
@@ -73,6 +64,14 @@ impl Display {
             bar.finish_and_clear();
         }
     }
+}
+
+/// A bar of which nothing is done. One without a length would be drawn full.
+fn empty_bar(target: ProgressDrawTarget) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(1), target);
+    let style = ProgressStyle::with_template("{bar:24} {percent:>3}% {msg}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
 }
 
 fn line(progress: &Progress) -> String {

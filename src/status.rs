@@ -1,44 +1,23 @@
 //! `slackline status`: who is connected, each worker's clock, who waits for whom and since when.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
+use slackline_core::ids::WorkerId;
 use slackline_core::wire::{Phase, Status};
-use slackline_net::Identity;
 
 use crate::cli::StatusArgs;
 use crate::failure::Failure;
-use crate::observer::{Observer, connector};
-use crate::{print, resolve};
+use crate::observer::visit;
+
+/// Missing workers that are named.
+const NAMED_MAX: usize = 8;
 
 pub(crate) fn show(args: &StatusArgs) -> Result<u8, Failure> {
-    let resolved = resolve(&args.configured)?;
-    let addresses = resolved.addresses().map_err(Failure::user)?;
     let role = slackline_net::keys::role(&args.role)
         .ok_or_else(|| Failure::user(format!("--role {}: observer, admin, worker or server", args.role)))?;
-    let identity = Identity::load(Path::new(&resolved.config.cluster.keys), role).map_err(Failure::user)?;
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::world)?;
-    let mut unreachable = 0;
-    runtime.block_on(async {
-        let connector = connector(&resolved.config, &identity).map_err(Failure::user)?;
-        for (index, address) in addresses.iter().enumerate() {
-            let asked = async { Observer::connect(&connector, address).await?.status().await };
-            match asked.await {
-                Ok(status) => print(&render(address, &status))?,
-                Err(text) => {
-                    unreachable += 1;
-                    print(&format!("server {index} at {address}: {text}\n"))?
-                }
-            };
-        }
-        connector.close(slackline_net::CloseCode::Done, "").await;
-        Ok::<_, Failure>(())
-    })?;
-    if unreachable > 0 {
-        return Err(Failure::world(format!("{unreachable} of {} servers did not answer", addresses.len())));
-    }
-    Ok(0)
+    visit(&args.clustered, role, "did not answer", async |server, address| {
+        server.status().await.map(|status| render(address, &status))
+    })
 }
 
 fn render(address: &str, status: &Status) -> String {
@@ -53,6 +32,9 @@ fn render(address: &str, status: &Status) -> String {
         Phase::Finished => writeln!(out, "finished"),
         Phase::Failed(text) => writeln!(out, "failed: {text}"),
     };
+    if let Some(missing) = missing(status) {
+        let _ = writeln!(out, "  missing: {missing}");
+    }
     if let Some(progress) = &status.progress {
         let _ = writeln!(
             out,
@@ -103,4 +85,56 @@ fn render(address: &str, status: &Status) -> String {
         );
     }
     out
+}
+
+/// The workers that a run which has not begun waits for; none where not all rows are there to tell.
+fn missing(status: &Status) -> Option<String> {
+    let Phase::Waiting { wanted, .. } = status.phase else { return None };
+    if status.members_hidden > 0 {
+        return None;
+    }
+    let is_here = |worker: &WorkerId| status.members.iter().any(|member| member.worker == *worker);
+    let missing: Vec<_> = (0..wanted).map(WorkerId).filter(|worker| !is_here(worker)).collect();
+    let named: Vec<_> = missing.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+    let more = missing.len() - named.len();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!missing.is_empty()).then(|| named.join(", ") + &more)
+}
+
+#[cfg(test)]
+mod tests {
+    use slackline_core::ids::{Incarnation, ServerId};
+    use slackline_core::wire::{MemberRow, RefusedCounts, Text};
+
+    use super::*;
+
+    fn status(here: &[u32], wanted: u32) -> Status {
+        let member = |worker: &u32| MemberRow {
+            worker: WorkerId(*worker),
+            incarnation: Incarnation(1),
+            address: Text::new("here"),
+            clock: None,
+            heard_ms: 0,
+        };
+        Status {
+            server: ServerId(0),
+            phase: Phase::Waiting { here: here.len() as u32, wanted, since_ms: 0 },
+            progress: None,
+            members: here.iter().map(member).collect(),
+            members_hidden: 0,
+            held: Vec::new(),
+            shards: Vec::new(),
+            refused: RefusedCounts::default(),
+        }
+    }
+
+    #[test]
+    fn missing_workers_are_named_while_they_are_waited_for() {
+        assert!(render("a:1", &status(&[0, 2], 4)).contains("\n  missing: worker 1, worker 3\n"));
+        assert_eq!(missing(&status(&[0, 1], 2)), None);
+        assert_eq!(missing(&Status { phase: Phase::Running, ..status(&[0], 2) }), None);
+        assert_eq!(missing(&Status { members_hidden: 1, ..status(&[0], 2) }), None);
+        let many = missing(&status(&[], 11)).unwrap();
+        assert!(many.starts_with("worker 0, ") && many.ends_with("worker 7 and 3 more"), "{many}");
+    }
 }

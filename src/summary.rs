@@ -5,20 +5,20 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// Reads `summary.json` and renders it; the error says what is wrong with the file.
-pub(crate) fn render(folder: &Path) -> Result<String, String> {
+/// Reads `summary.json` and renders it; the error says what is wrong with the file. `classes` are those that the model tells apart.
+pub(crate) fn render(folder: &Path, classes: u64) -> Result<String, String> {
     let path = folder.join("summary.json");
     let text = std::fs::read_to_string(&path)
         .map_err(|error| format!("the run left no {}: {error}", path.display()))?;
     let summary: Value =
         serde_json::from_str(&text).map_err(|error| format!("{} is damaged: {error}", path.display()))?;
-    let mut out = lines(&summary);
+    let mut out = lines(&summary, classes);
     // Writing to a text cannot fail.
     let _ = writeln!(out, "results        {}", folder.display());
     Ok(out)
 }
 
-fn lines(summary: &Value) -> String {
+fn lines(summary: &Value, classes: u64) -> String {
     let number = |path: &str| summary.pointer(path).and_then(Value::as_f64);
     let whole = |path: &str| summary.pointer(path).and_then(Value::as_u64).unwrap_or(0);
     let text = |path: &str| summary.pointer(path).and_then(Value::as_str).unwrap_or("").to_owned();
@@ -95,5 +95,78 @@ fn lines(summary: &Value) -> String {
             mib("/bytes/wire_received")
         ),
     );
+    if let Some(how) = divergence(summary, classes) {
+        row("warning", format!("the run diverged ({how}): lower optimizer.rate or optimizer.momentum"));
+    }
     out
+}
+
+/// Share of the pushes that may be lost to gradients that are not finite before a run is called diverged.
+const DROPPED_SHARE: f64 = 0.01;
+
+/// Times the loss of a model that holds all classes for equally likely, the logarithm of their number. Untrained ones lie a little
+/// above it, and training only lowers it.
+const GUESSES: f64 = 2.0;
+
+/// How one can tell that a run diverged; nothing for one that did not.
+fn divergence(summary: &Value, classes: u64) -> Option<String> {
+    let whole = |path: &str| summary.pointer(path).and_then(Value::as_u64).unwrap_or(0);
+    // What the policy drops is done again; a gradient that is not finite is not.
+    let late = whole("/batches_repeated").saturating_mul(whole("/shards"));
+    let (sent, dropped) = (whole("/pushes/sent"), whole("/pushes/dropped"));
+    if dropped.saturating_sub(late) as f64 > DROPPED_SHARE * sent as f64 {
+        return Some(format!("{dropped} of {sent} pushes dropped"));
+    }
+    // JSON has no numbers that are not finite: they are null, as is what was never measured.
+    let is_measured = summary.pointer("/final/test_accuracy").is_some_and(Value::is_number);
+    let lost = ["train_loss", "test_loss"].into_iter().find(|name| {
+        is_measured && summary.pointer("/final").and_then(|last| last.get(*name)).is_some_and(Value::is_null)
+    });
+    if let Some(name) = lost {
+        return Some(format!("{} is not finite", name.replace('_', " ")));
+    }
+    let (loss, guess) =
+        (summary.pointer("/final/train_loss").and_then(Value::as_f64)?, (classes as f64).ln());
+    (loss > GUESSES * guess).then(|| format!("train loss is {loss:.2}, and a blind guess has {guess:.2}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn summary(dropped: u64, repeated: u64, train_loss: f64, test_loss: f64) -> Value {
+        json!({
+            "shards": 2,
+            "pushes": { "sent": 1804, "dropped": dropped },
+            "batches_repeated": repeated,
+            "final": { "train_loss": train_loss, "test_loss": test_loss, "test_accuracy": 0.1 },
+        })
+    }
+
+    #[test]
+    fn a_run_that_diverged_is_called_so() {
+        for (diverged, how) in [
+            (summary(1790, 0, 0.5, 0.5), "1790 of 1804 pushes dropped"),
+            (summary(19, 0, 0.5, 0.5), "19 of 1804 pushes dropped"),
+            (summary(0, 0, f64::NAN, 0.5), "train loss is not finite"),
+            (summary(0, 0, 0.5, f64::INFINITY), "test loss is not finite"),
+            (summary(0, 0, 6.26, 7.3), "train loss is 6.26, and a blind guess has 2.30"),
+        ] {
+            let text = lines(&diverged, 10);
+            assert!(text.contains(&format!("warning        the run diverged ({how}): lower")), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_lost_little_or_did_it_again_has_not_diverged() {
+        let mut unmeasured = summary(0, 0, 0.5, f64::NAN);
+        unmeasured["final"]["test_accuracy"] = Value::Null;
+        for fine in
+            [summary(0, 0, 0.5, 0.5), summary(18, 0, 0.5, 0.5), summary(100, 45, 0.5, 0.5), unmeasured]
+        {
+            assert!(!lines(&fine, 10).contains("diverged"), "{fine}");
+        }
+    }
 }

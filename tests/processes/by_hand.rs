@@ -4,11 +4,7 @@ use std::net::UdpSocket;
 
 use nix::sys::signal::Signal;
 
-use slackline_core::wire::{Text, ToPeer, ToServer};
-use slackline_net::Role;
-
 use crate::cluster::{Cluster, address_of, configuration, list};
-use crate::peer::Peer;
 use crate::process::until;
 use crate::stage::Stage;
 
@@ -105,6 +101,7 @@ fn a_worker_that_is_missing_is_named() {
     cluster.servers[0].line("waiting for workers: 3 of 4 here, worker 3 missing");
     let status = cluster.status();
     assert!(status.output.contains("waiting for workers, 3 of 4 here"), "{}", status.output);
+    assert!(status.output.contains("  missing: worker 3\n"), "{}", status.output);
     workers.push(cluster.worker("worker 3", &[]));
     for worker in workers {
         worker.end_well();
@@ -156,10 +153,48 @@ fn servers_that_stay_say_that_they_have_finished_until_an_admin_ends_them() {
     }
     until("the end of the run", || cluster.status().output.contains(": finished").then_some(()));
     assert!(cluster.summary()["final"]["test_accuracy"].as_f64().unwrap() > 0.8);
+    let stopped = cluster.stop(&["--reason", "enough"]);
+    assert_eq!(stopped.code, 0, "{}", stopped.error);
     for (server, address) in cluster.servers.iter().zip(&cluster.addresses) {
-        let mut admin = Peer::connect(&stage.path("keys"), Role::Admin, address).unwrap();
-        admin.say(&ToServer::Stop { reason: Text::new("enough") });
-        assert_eq!(admin.next(), Some(ToPeer::Goodbye));
+        assert!(stopped.output.contains(&format!("the server at {address} ends")), "{}", stopped.output);
         server.end_well();
     }
+}
+
+#[test]
+fn an_admin_stops_a_cluster_in_the_middle_of_its_run() {
+    let stage = Stage::new();
+    let cluster = Cluster::start(&stage, &[("train.epochs", "100000")]);
+    let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
+    cluster.servers[0].line("test accuracy");
+    assert_eq!(cluster.stop(&["--reason", "enough of it"]).code, 0);
+    for worker in workers {
+        let ended = worker.end();
+        assert_eq!(ended.code, 1, "{}", ended.error);
+        assert!(ended.error.contains("ends: enough of it"), "{}", ended.error);
+    }
+    for server in &cluster.servers {
+        server.end_well();
+    }
+    // Now there is nobody to tell.
+    let again = cluster.stop(&[]);
+    assert_eq!(again.code, 1, "{}", again.output);
+    assert!(again.error.contains("2 of 2 servers were not told to end"), "{}", again.error);
+}
+
+#[test]
+fn a_name_of_this_machine_alone_is_bound_on_loopback_alone() {
+    let stage = Stage::new();
+    let address = free_address().replace("127.0.0.1", "localhost");
+    let listed = format!("[{address:?}]");
+    let over = [("servers", "1"), ("workers", "1"), ("cluster.addresses", listed.as_str())];
+    let config = stage.write("run.toml", &configuration(&over));
+    assert_eq!(stage.run(&["keys", "init", "keys"]).code, 0);
+    let server = stage.start("server", &["server", &config, "--index", "0", "--log", "info"]);
+    let line = server.line(" is ready: ");
+    assert!(line.contains(&format!("is ready: {address} (bound to ")), "{line}");
+    assert!(line.contains("127.0.0.1:") || line.contains("[::1]:"), "{line}");
+    stage.start("worker", &["worker", &config]).end_well();
+    server.end_well();
+    assert!(!server.has_said("correct cluster.addresses"));
 }

@@ -89,6 +89,12 @@ impl<'a> Cluster<'a> {
         self.stage.run(&["status", &self.config, "--set", &list(&self.addresses)])
     }
 
+    /// Tells all servers to end, by `slackline stop`.
+    pub(crate) fn stop(&self, more: &[&str]) -> Ended {
+        let list = list(&self.addresses);
+        self.stage.run(&[&["stop", &self.config, "--set", &list], more].concat())
+    }
+
     /// Waits for all servers, which must end well by themselves.
     pub(crate) fn end_well(&self) {
         for server in &self.servers {

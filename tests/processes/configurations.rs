@@ -29,7 +29,8 @@ fn a_mistake_in_the_configuration_is_named_with_its_place() {
         .collect();
     let missing = stage.write("missing.toml", &without);
     let torn = stage.write("torn.toml", "[train\nepochs = 4\n");
-    for command in [&["run"][..], &["worker"], &["status"], &["server", "--index", "0"], &["config", "check"]]
+    for command in
+        [&["run"][..], &["worker"], &["status"], &["stop"], &["server", "--index", "0"], &["config", "check"]]
     {
         let run = |more: &[&str]| stage.run(&[command, more].concat());
         is_told(&run(&["nowhere.toml"]), &["nowhere.toml: no such file"]);
@@ -70,15 +71,24 @@ fn a_flag_that_makes_no_sense_is_told() {
     is_told(&server(&["--index", "2", "--bind", "127.0.0.1:0"]), &["--index 2", "2 servers"]);
     is_told(&server(&["--index", "0"]), &["cluster.addresses", "--bind"]);
     is_told(&stage.run(&["worker", &config]), &["cluster.addresses"]);
-    is_told(&stage.run(&["status", &config, "--role", "king"]), &["cluster.addresses"]);
-    is_told(&stage.run(&["run", &config, "--log", "???"]), &["--log", "???"]);
+    is_told(&stage.run(&["status", &config, "--role", "king"]), &["--role king"]);
+    for log in ["???", "loud", "warn,loud", "slackline_net=loud"] {
+        is_told(&stage.run(&["run", &config, "--log", log]), &["--log", log]);
+    }
+    is_told(&stage.run(&["run", &config, "--set", " = 3"]), &["--set", " = 3", "KEY=VALUE"]);
+    is_told(&stage.run(&["run", &config, "--keys", "keys"]), &["--keys keys", "makes its own keys"]);
+    for own in ["cluster.keys=keys", "cluster.addresses=[]", "cluster.exit_when_done=false"] {
+        let (key, _) = own.split_once('=').unwrap();
+        is_told(&stage.run(&["run", &config, "--set", own]), &["--set", key, "has no effect"]);
+    }
+    is_told(&stage.run(&["stop", &config]), &["cluster.addresses"]);
     is_told(&stage.run(&["keys", "init", "keys"]), &["keys", "already holds an authority"]);
 }
 
 #[test]
 fn every_command_has_help() {
     let stage = Stage::new();
-    for command in ["run", "server", "worker", "status", "keys", "config"] {
+    for command in ["run", "server", "worker", "status", "stop", "keys", "config"] {
         let ended = stage.run(&[command, "--help"]);
         assert!(ended.code == 0 && ended.output.contains("Usage: slackline"), "{command}: {}", ended.output);
         assert!(!ended.output.contains("--leash"), "a flag that is not for people");

@@ -42,6 +42,8 @@ fn a_signal_ends_all(signal: Signal, code: i32) {
     run.signal(signal);
     let ended = run.end();
     assert_eq!(ended.code, code, "{}", ended.error);
+    let told = format!("{}: ending 4 processes", if code == 130 { "interrupted" } else { "terminated" });
+    assert_eq!(ended.error.lines().filter(|line| *line == told).count(), 1, "{}", ended.error);
     nothing_is_left(&stage);
     assert!(stage.read("out/metrics.jsonl").ends_with('\n'), "a line was cut");
     assert!(!stage.path("out/summary.json").exists(), "a run that was broken off has no summary");
@@ -77,6 +79,37 @@ fn processes_do_not_outlive_a_run_that_was_killed() {
     run.kill();
     until("the end of servers and workers", || stage.living().is_empty().then_some(()));
     assert!(stage.read("out/metrics.jsonl").ends_with('\n'), "a line was cut");
+    // Nobody was left to remove its keys; the next run does.
+    assert_eq!(stage.files_named("slackline-keys").len(), 1);
+    start(&stage, &[]).end_well();
+    nothing_is_left(&stage);
+}
+
+#[test]
+fn a_run_whose_workers_were_all_told_to_go_has_failed() {
+    let stage = Stage::new();
+    let run = in_the_middle(&stage);
+    for worker in stage.living().into_iter().filter(|living| living.is("worker")) {
+        kill(worker.pid, Signal::SIGTERM).unwrap();
+    }
+    let ended = run.end();
+    assert_eq!(ended.code, 1, "{}", ended.error);
+    let last = ended.error.lines().last().unwrap();
+    assert_eq!(last, "error: all workers ended before the work was done");
+    nothing_is_left(&stage);
+}
+
+#[test]
+fn a_run_goes_on_without_a_worker_that_was_told_to_go() {
+    let stage = Stage::new();
+    let run = start(&stage, &[("train.epochs", "40"), ("cluster.lease_s", "60.0")]);
+    run.line("test accuracy");
+    let worker = stage.living().into_iter().rfind(|living| living.is("worker")).unwrap();
+    kill(worker.pid, Signal::SIGTERM).unwrap();
+    run.line("left: it was told to go");
+    let ended = run.end_well();
+    assert!(ended.output.contains("accuracy"), "{}", ended.output);
+    nothing_is_left(&stage);
 }
 
 #[test]
@@ -118,7 +151,9 @@ fn a_child_that_fails_is_heard_and_its_code_is_the_exit_code() {
     let ended = stage.run(&["run", &config, "--set", &dir]);
     assert_eq!(ended.code, 2, "{}", ended.error);
     let error = &ended.error[ended.error.find("error: worker ").unwrap()..];
-    assert!(error.contains("its last words") && error.contains(&stage.text_path("empty")), "{error}");
+    assert!(error.contains("(exit code 2)") && error.contains("apt-get install"), "{error}");
+    // Both workers say the same, and it is shown once.
+    assert_eq!(ended.error.matches("apt-get install").count(), 1, "{}", ended.error);
     nothing_is_left(&stage);
 }
 
@@ -131,8 +166,12 @@ fn a_full_disk_at_the_end_is_an_error_with_the_path() {
     let ended = start(&stage, &[]).end();
     assert_eq!(ended.code, 1, "{}", ended.error);
     assert!(ended.error.contains(&stage.text_path("out/summary.json")), "{}", ended.error);
-    assert!(ended.error.contains("No space left") && ended.error.contains("--out"), "{}", ended.error);
-    assert!(stage.living().is_empty(), "{:?}", stage.living());
+    assert!(ended.error.contains("No space left") && ended.error.contains("free space"), "{}", ended.error);
+    // What the run has brought is in the log at least.
+    let figures = ended.error.split("which are in no file: ").nth(1).unwrap().lines().next().unwrap();
+    let figures: serde_json::Value = serde_json::from_str(figures).unwrap();
+    assert_eq!((&figures["epochs"], &figures["model"]), (&4.0.into(), &"softmax".into()), "{figures}");
+    nothing_is_left(&stage);
 }
 
 #[test]
@@ -148,12 +187,30 @@ fn a_disk_that_fills_up_does_not_stop_the_training_but_fails_the_run() {
 }
 
 #[test]
+fn metrics_on_a_disk_that_fills_up_keep_whole_lines() {
+    let stage = Stage::new();
+    let config = stage.write("run.toml", &configuration(&[("train.epochs", "60")]));
+    // A file that may grow to 16 KiB takes the part of a line that still fits, as a full disk does.
+    let full = "trap '' XFSZ; ulimit -f 32";
+    let ended = stage.start_after("run", full, &["run", &config, "--out", &stage.text_path("out")]).end();
+    assert_eq!(ended.code, 1, "{}", ended.error);
+    assert!(ended.error.contains("metrics.jsonl cannot be written"), "{}", ended.error);
+    let metrics = stage.read("out/metrics.jsonl");
+    assert!(metrics.len() > 8 << 10 && metrics.ends_with('\n'), "{} bytes", metrics.len());
+    for line in metrics.lines() {
+        serde_json::from_str::<serde_json::Value>(line).unwrap();
+    }
+    assert!(stage.read("out/summary.json").contains("\"epochs\": 60.0"), "it trained to its end");
+    nothing_is_left(&stage);
+}
+
+#[test]
 fn a_folder_that_cannot_be_made_ends_the_run_before_it_begins() {
     let stage = Stage::new();
     let config = stage.write("run.toml", &configuration(&[]));
     let out = format!("{config}/out");
     let ended = stage.run(&["run", &config, "--out", &out]);
-    assert_eq!(ended.code, 1, "{}", ended.error);
-    assert!(ended.error.contains(&out), "{}", ended.error);
+    assert_eq!(ended.code, 2, "{}", ended.error);
+    assert!(ended.error.contains(&out) && !ended.error.contains("space"), "{}", ended.error);
     nothing_is_left(&stage);
 }

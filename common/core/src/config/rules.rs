@@ -1,7 +1,7 @@
 //! The rules between keys.
 
-use std::collections::BTreeSet;
 use core::net::Ipv6Addr;
+use std::collections::BTreeSet;
 
 use super::problem::{Fault, Problem};
 use super::resolve::{Entries, SET_LAYER};

@@ -143,8 +143,9 @@ pub const KEYS: &[Key] = &[
         Kind::TextList { len_max: SERVER_COUNT_MAX as usize },
         Absent::Default("[]"),
         "host:port",
-        "Where each server is reached, server 0 first; IPv6 in brackets. Needed by `server` and `worker`, \
-         left empty for `run`. A wrong one is waited for until connect_timeout_s is over.",
+        "Where each server is reached, server 0 first; IPv6 in brackets. Needed by `server`, `worker`, \
+         `status` and `stop`; `run` chooses its own. A worker waits for a wrong one until connect_timeout_s \
+         is over.",
     )
     .beside_the_result(),
     Key::new(
@@ -168,7 +169,7 @@ pub const KEYS: &[Key] = &[
         Kind::Float { min: 0.1, max: DAY_S },
         Absent::Default("60.0"),
         "seconds",
-        "How long a process looks for a server before it gives up and names it.",
+        "How long a worker looks for a server before it gives up and names it.",
     )
     .beside_the_result(),
     Key::new(
@@ -191,7 +192,8 @@ pub const KEYS: &[Key] = &[
         Kind::Bool,
         Absent::Default("true"),
         "",
-        "Whether a server ends when the run is complete. With false it stays to be asked for parameters.",
+        "Whether a server ends when the run is complete. With false it stays up and answers `slackline status` \
+         until `slackline stop`. `run` ends its servers in any case.",
     )
     .beside_the_result(),
     Key::new(
@@ -199,14 +201,16 @@ pub const KEYS: &[Key] = &[
         Kind::Choice(&["digits", "fashion-mnist"]),
         Absent::Required("\"digits\""),
         "",
-        "digits comes with the program; fashion-mnist is read from data.dir.",
+        "digits comes with the program; the files of fashion-mnist must be on the machine (data.dir).",
     ),
     Key::new(
         "data.dir",
         Kind::OptionalText,
         Absent::Default("\"\""),
         "folder",
-        "Where the files of the dataset lie; empty for the place where the system's package puts them.",
+        "Where the files of fashion-mnist lie, and the only place where they are looked for. Empty for that of \
+         Debian's package (/usr/share/datasets/fashion-mnist), else slackline/fashion-mnist in the user's \
+         cache folder (~/.cache).",
     )
     .beside_the_result(),
     Key::new(
@@ -344,8 +348,8 @@ pub const KEYS: &[Key] = &[
         Kind::Choice(&["drop", "stop"]),
         Absent::Default("\"drop\""),
         "",
-        "What a gradient with a nan or an infinity does: it is dropped and counted, or it stops the run. \
-         Either way it is never applied, and worker, push and tensor are named.",
+        "What a gradient with a nan or an infinity does: its push is dropped and counted and its batch is lost, \
+         or it stops the run. Either way it is never applied, and worker, clock and tensor are named.",
     ),
     Key::new(
         "evaluate.every_epochs",
@@ -375,8 +379,9 @@ pub const KEYS: &[Key] = &[
         Kind::IntOr { word: "auto", min: 1200, max: 65_507 },
         Absent::Default("\"auto\""),
         "bytes",
-        "Payload of one UDP datagram. auto finds what the path carries; a number larger than that loses \
-         every full packet, and the connection fails.",
+        "Payload of the largest UDP datagram. auto: 64 KiB between processes of one machine, elsewhere what the \
+         path carries, up to Ethernet's 1452. A number is where the search ends instead: more for jumbo \
+         frames; less makes more packets, each with its cost.",
     )
     .beside_the_result(),
     Key::new(
@@ -393,7 +398,8 @@ pub const KEYS: &[Key] = &[
         Kind::Int { min: 4 * KIB, max: GIB },
         Absent::Default("1048576"),
         "bytes",
-        "Size of one piece of a transfer. Small pieces cost headers; large ones cannot spread over streams.",
+        "Least size of one piece of a transfer. Small pieces cost headers; a transfer of less than two of them \
+         is not spread over streams.",
     )
     .beside_the_result(),
     Key::new(
