@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
+use slackline_core::aggregate::first_not_finite;
 use slackline_core::config::Config;
 use slackline_core::ids::Sequence;
 use tokio::sync::mpsc::Sender;
@@ -35,8 +36,30 @@ pub(crate) struct EvaluationJob {
 /// What a computing thread has done.
 #[derive(Debug)]
 pub(crate) enum Done {
-    Gradient { job: Box<GradientJob>, loss: f64, bad_key: Option<u64> },
-    Evaluation { job: EvaluationJob, loss: f64, accuracy: f64 },
+    Gradient {
+        job: Box<GradientJob>,
+        loss: f64,
+        bad_key: Option<u64>,
+    },
+    Evaluation {
+        job: EvaluationJob,
+        loss: f64,
+        accuracy: f64,
+    },
+    /// The thread is gone; what it was given last is not done.
+    Ended,
+}
+
+/// Tells of the end of its thread when that is a panic: the other thread keeps the channel open.
+struct Ending(Sender<Done>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // There is room: each thread has at most one result and one end under way. It fails only when nobody listens.
+            let _ = self.0.try_send(Done::Ended);
+        }
+    }
 }
 
 /// The two threads. They end when this is dropped.
@@ -51,7 +74,7 @@ impl Compute {
     pub(crate) fn start(
         config: &Config,
         dataset: &Arc<Dataset>,
-        done: &Sender<Done>,
+        done: Sender<Done>,
     ) -> std::io::Result<Self> {
         // One gradient and one evaluation are under way at most: a place for each is enough that nobody waits.
         let (gradients, gradient_jobs) = sync_channel(2);
@@ -71,14 +94,15 @@ impl Compute {
             let mut gradients = Gradients::new(threads, piece, largest, move |samples| {
                 model::build(&spec, inputs, classes, samples)
             })?;
-            thread.spawn(move || compute_gradients(&mut gradients, &gradient_jobs, &done))?
+            thread.spawn(move || compute_gradients(&mut gradients, &gradient_jobs, &Ending(done)))?
         };
         let second = {
-            let (done, dataset) = (done.clone(), dataset.clone());
+            let dataset = dataset.clone();
             let thread = std::thread::Builder::new().name("evaluation".to_owned());
             thread.spawn(move || {
+                let ending = Ending(done);
                 let model = model::build(&spec, inputs, classes, EVALUATION_CHUNK);
-                evaluate(model, &dataset, &evaluation_jobs, &done);
+                evaluate(model, &dataset, &evaluation_jobs, &ending);
             })?
         };
         Ok(Self { gradients: Some(gradients), evaluations: Some(evaluations), threads: vec![first, second] })
@@ -99,7 +123,7 @@ impl Drop for Compute {
     fn drop(&mut self) {
         (self.gradients, self.evaluations) = (None, None);
         for thread in self.threads.drain(..) {
-            // A panic there was told as the end of the channel.
+            // A panic there was told as [`Done::Ended`].
             let _ = thread.join();
         }
     }
@@ -138,11 +162,11 @@ impl Gradients {
     }
 }
 
-fn compute_gradients(gradients: &mut Gradients, jobs: &Receiver<Box<GradientJob>>, done: &Sender<Done>) {
+fn compute_gradients(gradients: &mut Gradients, jobs: &Receiver<Box<GradientJob>>, done: &Ending) {
     while let Ok(mut job) = jobs.recv() {
         let loss = gradients.compute(&mut job);
-        let bad_key = job.gradient.iter().position(|value| !value.is_finite()).map(|key| key as u64);
-        if done.blocking_send(Done::Gradient { job, loss: f64::from(loss), bad_key }).is_err() {
+        let bad_key = first_not_finite(&job.gradient).map(|key| key as u64);
+        if done.0.blocking_send(Done::Gradient { job, loss: f64::from(loss), bad_key }).is_err() {
             return;
         }
     }
@@ -152,14 +176,63 @@ fn evaluate(
     mut model: Box<dyn model::Model>,
     dataset: &Dataset,
     jobs: &Receiver<EvaluationJob>,
-    done: &Sender<Done>,
+    done: &Ending,
 ) {
     while let Ok(job) = jobs.recv() {
         let result =
             model::evaluate_all(model.as_mut(), &job.values, dataset.test_examples(), EVALUATION_CHUNK);
         let done_job = Done::Evaluation { job, loss: result.loss(), accuracy: result.accuracy() };
-        if done.blocking_send(done_job).is_err() {
+        if done.0.blocking_send(done_job).is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataset::Split;
+    use slackline_core::config::{Layer, Value};
+    use tokio::sync::mpsc::{Receiver, channel};
+
+    fn start() -> (Compute, Receiver<Done>) {
+        let keys = [
+            ("data.dataset", "\"digits\""),
+            ("model.kind", "\"softmax\""),
+            ("train.epochs", "1"),
+            ("train.batch", "2"),
+            ("optimizer.rate", "0.1"),
+        ];
+        let values = keys
+            .map(|(key, value)| (key.to_owned(), Value::from_literal(value).unwrap()))
+            .into_iter()
+            .collect();
+        let config = Config::resolve(&[Layer { name: "test".to_owned(), values }]).unwrap().config;
+        let split = || Split { inputs: vec![0.5; 8], labels: vec![0, 1] };
+        let dataset = Dataset { train: split(), test: split(), input_count: 4, class_count: 2 };
+        let (done, jobs_done) = channel(4);
+        (Compute::start(&config, &Arc::new(dataset), done).unwrap(), jobs_done)
+    }
+
+    #[test]
+    fn a_panic_in_the_gradient_thread_is_told() {
+        let (compute, mut done) = start();
+        let mut batch = Batch::with_capacity(1, 4);
+        batch.push(&[0.5; 4], 1);
+        // Values that the model cannot be made of.
+        let job = GradientJob { sequence: Sequence(1), batch, values: Vec::new(), gradient: Vec::new() };
+        assert!(compute.gradient(job));
+        assert!(matches!(done.blocking_recv(), Some(Done::Ended)));
+        // The other thread goes on.
+        assert!(compute.evaluation(EvaluationJob { at_samples: 0, values: Vec::new() }));
+        assert!(matches!(done.blocking_recv(), Some(Done::Ended)));
+        assert!(done.blocking_recv().is_none(), "nothing else keeps the channel open");
+    }
+
+    #[test]
+    fn an_end_that_is_wanted_is_not_told() {
+        let (compute, mut done) = start();
+        drop(compute);
+        assert!(done.blocking_recv().is_none());
     }
 }

@@ -1,13 +1,12 @@
 //! The worker's loop: events to the pure worker, its effects to the network and the computing threads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use slackline_core::config::{OnBadGradient, Resolved};
 use slackline_core::ids::{BatchIndex, KeyRange, Moment, Sequence};
-use slackline_core::layout::Layout;
 use slackline_core::schedule::DataOrder;
 use slackline_core::wire::{RefusalCode, ToPeer, TransferHeader, Work};
 use slackline_net::{
@@ -60,12 +59,15 @@ pub enum WorkerFailure {
     /// A computing thread is gone.
     #[error("a computing thread has ended; see the log above")]
     ComputeEnded,
+    /// A batch is to be computed with and is not there.
+    #[error("{0} is not in memory where it is needed: a fault of this program")]
+    BatchMissing(BatchIndex),
     /// The run.
     #[error("{error}{known}")]
     Worker {
         /// What the worker gave up for.
         error: WorkerError,
-        /// What only this process knows about it, in words: the address that was dialled, the tensor that is bad.
+        /// What only this process knows about it, in words: the address that was dialled.
         known: String,
     },
 }
@@ -113,21 +115,21 @@ pub fn run(options: WorkerOptions) -> Result<(), WorkerFailure> {
         let _ = loaded.blocking_send(index);
     })?;
     let (done, jobs_done) = mpsc::channel(4);
-    let compute = Compute::start(config, &dataset, &done)?;
-    let layout = config.layout();
-    let mut initial = vec![0.0; layout.len() as usize];
+    let compute = Compute::start(config, &dataset, done)?;
+    let partition = config.partition();
+    let flat = KeyRange::new(0, partition.key_count());
+    let mut initial = vec![0.0; flat.len as usize];
     model::build(&config.model, dataset.input_count, dataset.class_count, 1)
         .initialize(config.seed, &mut initial);
     let net = NetworkThread::start("network")?;
     let (events, tagged) = mpsc::channel(EVENTS_MAX);
-    let links = Links::new(Connector::new(&identity, &network)?, addresses, network, events);
+    let links = Links::new(Connector::new(&identity, &network)?, addresses, network, &partition, events);
     let began = Instant::now();
     let driver = Driver {
         worker: Worker::new(settings, Moment(0)),
         began,
-        flat: KeyRange::new(0, layout.len()),
+        flat,
         initial: SharedValues::from(initial),
-        layout,
         links,
         loader,
         compute,
@@ -137,9 +139,11 @@ pub fn run(options: WorkerOptions) -> Result<(), WorkerFailure> {
         gradients: BTreeMap::new(),
         spare: Vec::new(),
         reclaiming: Vec::new(),
+        events: VecDeque::new(),
+        failure: None,
         exit: None,
     };
-    let inbox = Inbox { tagged, batches_loaded, jobs_done };
+    let inbox = Inbox { tagged, batches_loaded, jobs_done, has_loader: true };
     let outcome = net.block_on(driver.run(inbox))?;
     net.stop();
     outcome
@@ -153,7 +157,7 @@ fn worker_settings(
     let config = &resolved.config;
     slackline_worker_core::Settings {
         partition: config.partition(),
-        layout_hash: config.layout().hash(),
+        layout: config.layout(),
         config_hash: resolved.hash(),
         data_hash: dataset.fingerprint(),
         sample_count: dataset.train.len() as u64,
@@ -170,6 +174,33 @@ struct Inbox {
     tagged: mpsc::Receiver<Tagged>,
     batches_loaded: mpsc::Receiver<BatchIndex>,
     jobs_done: mpsc::Receiver<Done>,
+    /// The end of the loader has not been told.
+    has_loader: bool,
+}
+
+/// What comes from there.
+#[derive(Debug)]
+enum Incoming {
+    Tagged(Tagged),
+    Loaded(BatchIndex),
+    LoaderEnded,
+    Done(Done),
+}
+
+impl Inbox {
+    /// Waits for the next. Dropped while it waits, it loses nothing.
+    async fn next(&mut self) -> Incoming {
+        tokio::select! {
+            Some(tagged) = self.tagged.recv() => Incoming::Tagged(tagged),
+            Some(done) = self.jobs_done.recv() => Incoming::Done(done),
+            loaded = self.batches_loaded.recv(), if self.has_loader => {
+                self.has_loader = loaded.is_some();
+                loaded.map_or(Incoming::LoaderEnded, Incoming::Loaded)
+            }
+            // A computing thread tells of its own end, and the connections' tasks are the driver's.
+            else => std::future::pending().await,
+        }
+    }
 }
 
 /// A flat buffer that pulls are read into, and that is lent to a computing thread meanwhile.
@@ -200,7 +231,6 @@ struct Driver {
     worker: Worker,
     began: Instant,
     flat: KeyRange,
-    layout: Layout,
     initial: SharedValues,
     links: Links,
     loader: Loader,
@@ -213,6 +243,10 @@ struct Driver {
     spare: Vec<Vec<f32>>,
     /// Released gradients that QUIC may still hold.
     reclaiming: Vec<SharedValues>,
+    /// Events that came of effects, to be handled next.
+    events: VecDeque<Event>,
+    /// What this process itself fails with; the worker then leaves first.
+    failure: Option<WorkerFailure>,
     exit: Option<Result<(), WorkerFailure>>,
 }
 
@@ -228,18 +262,26 @@ impl Driver {
             }
             let next = self.next_tick();
             tokio::select! {
-                Some((server, number, event)) = inbox.tagged.recv() => {
-                    if self.links.is_present(server, number) {
-                        self.message(event);
-                    }
-                }
-                Some(batch) = inbox.batches_loaded.recv() => self.batch_loaded(batch),
-                Some(done) = inbox.jobs_done.recv() => self.job_done(done),
+                incoming = inbox.next() => self.take(incoming),
                 () = tokio::time::sleep_until(next.into()) => self.tick(),
                 _ = interrupt.recv() => self.handle(Event::Interrupt),
                 _ = terminate.recv() => self.handle(Event::Interrupt),
             }
         }
+    }
+
+    fn take(&mut self, incoming: Incoming) {
+        match incoming {
+            Incoming::Tagged((server, number, event)) => {
+                if self.links.is_present(server, number) {
+                    self.message(event);
+                }
+            }
+            Incoming::Loaded(batch) => self.batch_loaded(batch),
+            Incoming::LoaderEnded => self.fail(LoaderError::ThreadEnded),
+            Incoming::Done(done) => self.job_done(done),
+        }
+        self.handle_rest();
     }
 
     fn next_tick(&self) -> Instant {
@@ -255,23 +297,39 @@ impl Driver {
 
     /// Before what ends in a report, the byte counts are brought up to date.
     fn message(&mut self, event: Event) {
-        if let Event::Message { message: ToPeer::Work(Work::Done | Work::Evaluate { .. }), .. } = event {
+        if let Event::Message {
+            message: ToPeer::Work(Work::Idle | Work::Done | Work::Evaluate { .. }), ..
+        } = event
+        {
             self.tick();
         }
         self.handle(event);
     }
 
     fn handle(&mut self, event: Event) {
-        let now = Moment(self.began.elapsed().as_nanos() as u64);
-        let mut effects = Vec::new();
-        self.worker.handle(now, event, &mut effects);
-        for effect in effects {
-            self.perform(effect);
+        self.events.push_back(event);
+        self.handle_rest();
+    }
+
+    /// Handles the events that wait, and those that come of them.
+    fn handle_rest(&mut self) {
+        while let Some(event) = self.events.pop_front() {
+            let now = Moment(self.began.elapsed().as_nanos() as u64);
+            let mut effects = Vec::new();
+            self.worker.handle(now, event, &mut effects);
+            for effect in effects {
+                self.perform(effect);
+            }
+            let broken = self.links.take_broken();
+            self.events.extend(broken.into_iter().map(|server| Event::Lost { server }));
         }
     }
 
+    /// This process cannot go on: the worker leaves, and ends with that. Effects can fail, so the event waits for its turn.
     fn fail(&mut self, failure: impl Into<WorkerFailure>) {
-        self.exit.get_or_insert(Err(failure.into()));
+        let failure = failure.into();
+        self.events.push_back(Event::Broken { reason: failure.to_string() });
+        self.failure.get_or_insert(failure);
     }
 
     fn batch_loaded(&mut self, index: BatchIndex) {
@@ -279,13 +337,23 @@ impl Driver {
             Ok(batch) => {
                 self.loaded.insert(index, batch);
                 self.handle(Event::BatchLoaded { batch: index });
+                self.give_back_unwanted();
             }
             Err(error) => self.fail(error),
         }
     }
 
+    /// Batches of before a fence are computed by others.
+    fn give_back_unwanted(&mut self) {
+        let worker = &self.worker;
+        for (_, batch) in self.loaded.extract_if(.., |index, _| !worker.wants_batch(*index)) {
+            self.loader.give_back(batch);
+        }
+    }
+
     fn job_done(&mut self, done: Done) {
         match done {
+            Done::Ended => self.fail(WorkerFailure::ComputeEnded),
             Done::Gradient { job, loss, bad_key } => {
                 let GradientJob { sequence, batch, values, gradient, .. } = *job;
                 let samples = batch.samples() as u32;
@@ -333,16 +401,24 @@ impl Driver {
                     self.fail(WorkerFailure::ComputeEnded);
                 }
             }
-            Effect::Notice(notice) => self.say(&notice),
+            Effect::Notice(notice) => {
+                if matches!(notice, Notice::Fenced { .. }) {
+                    self.give_back_unwanted();
+                }
+                self.say(&notice);
+            }
             Effect::Exit(outcome) => {
-                let outcome =
-                    outcome.map_err(|error| WorkerFailure::Worker { known: self.known_about(&error), error });
+                let failure = self.failure.take();
+                let outcome = outcome.map_err(|error| match (error, failure) {
+                    (WorkerError::Broken { .. }, Some(failure)) => failure,
+                    (error, _) => WorkerFailure::Worker { known: self.known_about(&error), error },
+                });
                 self.exit.get_or_insert(outcome);
             }
         }
     }
 
-    /// What makes an error of the pure worker, which knows neither addresses nor names of tensors, one that can be acted on.
+    /// What makes an error of the pure worker, which knows no addresses, one that can be acted on.
     fn known_about(&self, error: &WorkerError) -> String {
         match error {
             WorkerError::Unreachable { server, .. }
@@ -351,17 +427,13 @@ impl Driver {
                 let address = self.links.address_of(*server);
                 format!(" (entry {} is {address})", server.0)
             }
-            WorkerError::BadGradient { key, .. } => {
-                let tensor = self.layout.tensor_of(*key);
-                tensor.map_or_else(String::new, |tensor| format!(" (tensor {})", tensor.path))
-            }
             _ => String::new(),
         }
     }
 
     fn start_gradient(&mut self, sequence: Sequence, index: BatchIndex) {
         let Some(batch) = self.loaded.remove(&index) else {
-            self.fail(WorkerFailure::ComputeEnded);
+            self.fail(WorkerFailure::BatchMissing(index));
             return;
         };
         let gradient = self.spare_gradient();
@@ -387,14 +459,17 @@ impl Driver {
     }
 
     fn say(&self, notice: &Notice) {
-        let worker = self.worker.member().map_or(0, |(worker, _)| worker.0);
-        let clock = self.worker.clock().0;
+        // What is not known (who it is, before it has joined) is left out of the line.
+        let worker = self.worker.member().map(|(worker, _)| worker.0);
+        let clock = worker.map(|_| self.worker.clock().0);
         match notice {
-            Notice::BadGradient { key, .. } => {
-                let tensor = self.layout.tensor_of(*key).map_or("", |tensor| tensor.path.as_str());
-                tracing::warn!(worker, clock, tensor, "{notice} (tensor {tensor})");
+            Notice::BadGradient { worker, clock, tensor, .. } => {
+                tracing::warn!(worker = worker.0, clock = clock.0, tensor, "{notice}");
             }
-            Notice::Joined { .. } | Notice::Resumed { .. } => tracing::info!(worker, clock, "{notice}"),
+            Notice::Joined { worker, clock, .. } => {
+                tracing::info!(worker = worker.0, clock = clock.0, "{notice}");
+            }
+            Notice::Resumed { .. } => tracing::info!(worker, clock, "{notice}"),
             _ => tracing::warn!(worker, clock, "{notice}"),
         }
     }
@@ -402,4 +477,23 @@ impl Driver {
 
 fn part(values: &SharedValues, header: &TransferHeader) -> SharedValues {
     values.slice(header.keys.as_indices())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_end_of_the_loader_is_told_once() {
+        let (_events, tagged) = mpsc::channel(1);
+        let (done, jobs_done) = mpsc::channel(1);
+        let (loaded, batches_loaded) = mpsc::channel(1);
+        let mut inbox = Inbox { tagged, batches_loaded, jobs_done, has_loader: true };
+        loaded.send(BatchIndex(3)).await.unwrap();
+        drop(loaded);
+        assert!(matches!(inbox.next().await, Incoming::Loaded(BatchIndex(3))));
+        assert!(matches!(inbox.next().await, Incoming::LoaderEnded));
+        done.send(Done::Ended).await.unwrap();
+        assert!(matches!(inbox.next().await, Incoming::Done(Done::Ended)));
+    }
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use slackline_core::ids::{Sequence, ServerId, ShardId};
+use slackline_core::partition::Partition;
 use slackline_core::wire::{Served, ToPeer, ToServer, TransferHeader, TransferKind};
 use slackline_net::{
     Arriving, CloseCode, Connection, Connector, ControlReceiver, ControlSender, Destination, Gather,
@@ -12,10 +13,15 @@ use slackline_net::{
 };
 use slackline_worker_core::Event;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::task::{JoinHandle, JoinSet};
 
-/// Messages that may wait to be sent to one server.
-const OUTGOING_MAX: usize = 256;
+/// Messages that may wait to be sent to one server for each of its shards: after a reconnection its initial values, a push, a pull and
+/// a snapshot.
+const OUTGOING_PER_SHARD: usize = 4;
+
+/// Messages that may wait beside them: asks, renewals, results.
+const OUTGOING_MORE: usize = 64;
 
 /// How long one attempt to connect lasts.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -56,6 +62,10 @@ pub(crate) struct Links {
     network: Settings,
     events: mpsc::Sender<Tagged>,
     links: BTreeMap<ServerId, Link>,
+    /// Shards with keys on each server.
+    shards: BTreeMap<ServerId, usize>,
+    /// Connections that were given up because a message could not be queued, with their numbers.
+    broken: Vec<(ServerId, u64)>,
     /// Datagram bytes of connections that are gone: sent, received.
     former_bytes: (u64, u64),
 }
@@ -65,10 +75,23 @@ impl Links {
         connector: Connector,
         addresses: Vec<String>,
         network: Settings,
+        partition: &Partition,
         events: mpsc::Sender<Tagged>,
     ) -> Self {
-        let links = BTreeMap::new();
-        Self { connector: Arc::new(connector), addresses, network, events, links, former_bytes: (0, 0) }
+        let mut shards = BTreeMap::new();
+        for (shard, _) in partition.shards() {
+            *shards.entry(partition.server_of(shard)).or_default() += 1;
+        }
+        Self {
+            connector: Arc::new(connector),
+            addresses,
+            network,
+            events,
+            links: BTreeMap::new(),
+            shards,
+            broken: Vec::new(),
+            former_bytes: (0, 0),
+        }
     }
 
     /// The address of a server, as the configuration gives it.
@@ -84,9 +107,10 @@ impl Links {
     pub(crate) fn connect(&mut self, server: ServerId) {
         self.disconnect(server);
         let address = self.address_of(server).to_owned();
+        let shards = self.shards.get(&server).copied().unwrap_or_default();
         let link = self.links.entry(server).or_default();
         link.number += 1;
-        let (outgoing, waiting) = mpsc::channel(OUTGOING_MAX);
+        let (outgoing, waiting) = mpsc::channel(OUTGOING_PER_SHARD * shards + OUTGOING_MORE);
         link.outgoing = Some(outgoing);
         link.expected = Expectations::default();
         let task = Task {
@@ -123,22 +147,34 @@ impl Links {
         }
     }
 
-    pub(crate) fn send(&self, server: ServerId, message: ToServer) {
+    pub(crate) fn send(&mut self, server: ServerId, message: ToServer) {
         self.put(server, Outgoing::Message(Box::new(message)));
     }
 
-    pub(crate) fn transfer(&self, server: ServerId, header: TransferHeader, values: SharedValues) {
+    pub(crate) fn transfer(&mut self, server: ServerId, header: TransferHeader, values: SharedValues) {
         self.put(server, Outgoing::Transfer(Box::new(header), values));
     }
 
-    fn put(&self, server: ServerId, outgoing: Outgoing) {
-        let sender = self.links.get(&server).and_then(|link| link.outgoing.as_ref());
-        if let Some(sender) = sender
-            && sender.try_send(outgoing).is_err()
-        {
-            // The server takes nothing, or the connection is gone; its end, which is told, sorts it out.
-            tracing::debug!(server = server.0, "a message could not be queued");
+    fn put(&mut self, server: ServerId, outgoing: Outgoing) {
+        let Some(link) = self.links.get(&server) else { return };
+        let Some(sender) = &link.outgoing else { return };
+        let number = link.number;
+        // If the queue is closed, the connection is gone, and its end, which is told, sorts it out.
+        if let Err(TrySendError::Full(_)) = sender.try_send(outgoing) {
+            tracing::warn!(server = server.0, "the server takes nothing more; connecting again");
+            self.disconnect(server);
+            self.broken.push((server, number));
         }
+    }
+
+    /// The servers whose connections were given up here since the last call, and not made again since.
+    pub(crate) fn take_broken(&mut self) -> Vec<ServerId> {
+        let broken = std::mem::take(&mut self.broken);
+        let is_gone = |(server, number): (ServerId, u64)| {
+            let link = self.links.get(&server)?;
+            (link.number == number).then_some(server)
+        };
+        broken.into_iter().filter_map(is_gone).collect()
     }
 
     /// Bytes of datagrams so far: sent, received.
@@ -193,7 +229,7 @@ impl Task {
             // The first to end takes the others with it: a connection is whole or gone.
             tokio::select! {
                 () = self.read(receiver) => {}
-                () = write(&connection, sender, waiting, self.network) => {}
+                () = write(server, &connection, sender, waiting, self.network) => {}
                 () = self.take_transfers(&connection) => {}
             }
         }
@@ -215,7 +251,7 @@ impl Task {
 
     async fn take_transfers(&self, connection: &Connection) {
         let gathers = Arc::new(Mutex::new(BTreeMap::new()));
-        let mut stripes = tokio::task::JoinSet::new();
+        let mut stripes = JoinSet::new();
         loop {
             tokio::select! {
                 opening = transfer::accept(connection) => {
@@ -304,27 +340,77 @@ impl Inward {
 }
 
 async fn write(
+    server: ServerId,
     connection: &Connection,
     mut sender: ControlSender,
     mut waiting: mpsc::Receiver<Outgoing>,
     network: Settings,
 ) {
-    while let Some(outgoing) = waiting.recv().await {
-        match outgoing {
-            Outgoing::Message(message) => {
-                if sender.send(message.as_ref()).await.is_err() {
+    let mut transfers = JoinSet::new();
+    loop {
+        tokio::select! {
+            outgoing = waiting.recv() => match outgoing {
+                Some(Outgoing::Message(message)) => {
+                    if sender.send(message.as_ref()).await.is_err() {
+                        return;
+                    }
+                }
+                Some(Outgoing::Transfer(header, values)) => {
+                    // Beside the control messages, which must not wait for it.
+                    let connection = connection.clone();
+                    transfers
+                        .spawn(async move { transfer::send(&connection, *header, &values, &network).await });
+                }
+                None => return,
+            },
+            Some(ended) = transfers.join_next() => {
+                // Nobody would send it again while the connection stands.
+                if let Ok(Err(error)) = ended {
+                    tracing::debug!(server = server.0, %error, "a transfer did not go out");
                     return;
                 }
             }
-            Outgoing::Transfer(header, values) => {
-                // Beside the control messages, which must not wait for it.
-                let connection = connection.clone();
-                tokio::spawn(async move {
-                    if let Err(error) = transfer::send(&connection, *header, &values, &network).await {
-                        tracing::debug!(%error, "a transfer did not go out");
-                    }
-                });
-            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use slackline_net::{Identity, Role, keys};
+
+    fn links(shards_per_server: u32) -> Links {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = directory.path().join("keys");
+        keys::init(&folder).unwrap();
+        let settings = Settings::default();
+        let connector = Connector::new(&Identity::load(&folder, Role::Worker).unwrap(), &settings).unwrap();
+        let partition = Partition::new(16 * 2 * 256, 2, shards_per_server);
+        let (events, _) = mpsc::channel(1);
+        Links::new(connector, vec!["127.0.0.1:1".to_owned(); 2], settings, &partition, events)
+    }
+
+    #[tokio::test]
+    async fn a_queue_holds_what_a_reconnection_sends_for_every_shard() {
+        let mut links = links(256);
+        links.connect(ServerId(1));
+        // The task has not run yet: nothing is taken out.
+        (0..4 * 256 + 64).for_each(|_| links.send(ServerId(1), ToServer::Renew));
+        assert!(links.take_broken().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_is_a_lost_connection() {
+        let mut links = links(1);
+        links.connect(ServerId(1));
+        (0..=68).for_each(|_| links.send(ServerId(1), ToServer::Renew));
+        assert!(!links.is_present(ServerId(1), 1), "nothing more is heard of it");
+        assert_eq!(links.take_broken(), [ServerId(1)]);
+        assert!(links.take_broken().is_empty(), "it is told once");
+        // One that was made again meanwhile is not lost.
+        links.connect(ServerId(1));
+        (0..=68).for_each(|_| links.send(ServerId(1), ToServer::Renew));
+        links.connect(ServerId(1));
+        assert!(links.take_broken().is_empty());
     }
 }

@@ -290,6 +290,19 @@ mod tests {
     }
 
     #[test]
+    fn a_panic_of_the_thread_lets_go_of_what_tells_of_batches() {
+        let (ready, told) = std::sync::mpsc::channel();
+        let mut loader = Loader::start(dataset(), order(), move |index| {
+            ready.send(index).unwrap();
+            assert_eq!(index, BatchIndex(0), "no more than that");
+        })
+        .unwrap();
+        loader.request(BatchIndex(0)).unwrap();
+        loader.request(BatchIndex(1)).unwrap();
+        assert_eq!(told.iter().collect::<Vec<_>>(), [BatchIndex(0), BatchIndex(1)]);
+    }
+
+    #[test]
     fn the_thread_ends_when_the_loader_is_dropped() {
         let dataset = dataset();
         let mut loader = Loader::start(dataset.clone(), order(), |_| ()).unwrap();

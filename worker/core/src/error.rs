@@ -56,7 +56,7 @@ pub enum WorkerError {
         server: ServerId,
     },
     /// A server will not go on with this worker.
-    #[error("{server} refused ({code:?}): {text}")]
+    #[error("{server} refused: {text}")]
     Refused {
         /// Which server.
         server: ServerId,
@@ -79,7 +79,7 @@ pub enum WorkerError {
     },
     /// A gradient was not finite, and the configuration says to stop for that.
     #[error(
-        "{worker} computed a gradient at {clock} that is not finite (key {key}); \
+        "{worker} computed a gradient at {clock} that is not finite (tensor {tensor}, key {key}); \
          lower optimizer.rate, or set consistency.on_bad_gradient = \"drop\""
     )]
     BadGradient {
@@ -89,6 +89,8 @@ pub enum WorkerError {
         clock: Clock,
         /// First key whose value is not finite.
         key: u64,
+        /// The tensor that holds it.
+        tensor: String,
     },
     /// A server sent what it must not send.
     #[error("{server} sent {what}, which has no place here; the programs may be of different versions")]
@@ -97,5 +99,11 @@ pub enum WorkerError {
         server: ServerId,
         /// What it sent.
         what: &'static str,
+    },
+    /// The process itself cannot go on.
+    #[error("{reason}")]
+    Broken {
+        /// Which part of it is gone.
+        reason: String,
     },
 }

@@ -123,11 +123,11 @@ impl Worker {
         effects: &mut Vec<Effect>,
     ) {
         match self.evaluation {
-            Evaluation::Measuring { at_samples: expected, last } if expected == at_samples => {
+            Evaluation::Measuring { at_samples: expected, .. } if expected == at_samples => {
                 self.evaluation = Evaluation::Free;
-                let report = last.then(|| self.record.take(self.now, self.ledger.take()));
+                let report = Some(self.record.take(self.now, self.ledger.take()));
                 let evaluated = Evaluated { at_samples, loss, accuracy, report };
-                self.evaluated.push(evaluated.clone());
+                self.evaluated.push((evaluated.clone(), self.coordinator_mark()));
                 self.send(COORDINATOR, ToServer::Evaluated(evaluated), effects);
             }
             Evaluation::Forgotten => self.evaluation = Evaluation::Free,
@@ -137,14 +137,17 @@ impl Worker {
 
     /// After a loss: a result has no answer, so it is sent again until the next work shows that it was heard.
     pub(crate) fn resume_evaluated(&mut self, effects: &mut Vec<Effect>) {
-        for evaluated in self.evaluated.clone() {
+        let mark = self.coordinator_mark();
+        for (_, sent) in &mut self.evaluated {
+            *sent = mark;
+        }
+        for (evaluated, _) in self.evaluated.clone() {
             self.send(COORDINATOR, ToServer::Evaluated(evaluated), effects);
         }
     }
 
     /// The worker joins anew; the coordinator has given the evaluation to another.
     pub(crate) fn forget_evaluation(&mut self) {
-        self.evaluated.clear();
         self.evaluation = match self.evaluation {
             Evaluation::Measuring { .. } | Evaluation::Forgotten => Evaluation::Forgotten,
             Evaluation::Free | Evaluation::Pulling { .. } => Evaluation::Free,

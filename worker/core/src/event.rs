@@ -83,4 +83,9 @@ pub enum Event {
     },
     /// The process was told to end. A second one ends it without waiting for the servers.
     Interrupt,
+    /// A part of the process without which there is no worker (a thread that computes or loads) is gone.
+    Broken {
+        /// Which, in a line.
+        reason: String,
+    },
 }

@@ -36,7 +36,10 @@ pub(crate) enum Phase {
     /// Values or the batch are missing.
     Pulling,
     /// The shell computes.
-    Computing,
+    Computing {
+        /// When it began.
+        since: Moment,
+    },
     /// The pushes before it still lack an answer.
     Ready(Gradient),
 }
@@ -62,6 +65,14 @@ impl Iteration {
     }
 }
 
+/// A gradient that the shell computes and nobody wants any more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Forgotten {
+    sequence: Sequence,
+    pub(crate) batch: BatchIndex,
+    pub(crate) since: Moment,
+}
+
 /// The iteration under way and the pushes of the one before.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cycle {
@@ -72,7 +83,7 @@ pub(crate) struct Cycle {
     /// Number of the last push before the worker entered the clock tables.
     pub(crate) entered_after: Sequence,
     /// A gradient that was being computed when the lease ran out. Its buffers are in use until it is ready.
-    pub(crate) forgotten: Option<Sequence>,
+    pub(crate) forgotten: Option<Forgotten>,
 }
 
 impl Cycle {
@@ -92,10 +103,18 @@ impl Cycle {
             || self.pushing.as_ref().is_some_and(|pushing| pushing.batch == batch)
     }
 
+    /// The gradient that the shell computes, with the time it began at.
+    pub(crate) fn computing(&self) -> Option<(BatchIndex, Moment)> {
+        match &self.iteration {
+            Some(Iteration { batch, phase: Phase::Computing { since }, .. }) => Some((*batch, *since)),
+            _ => self.forgotten.map(|forgotten| (forgotten.batch, forgotten.since)),
+        }
+    }
+
     /// What the worker's time is spent on, evaluations aside.
     pub(crate) fn category(&self) -> Category {
         match (&self.iteration, &self.pushing) {
-            (Some(Iteration { phase: Phase::Computing, .. }), _) => Category::Compute,
+            (Some(Iteration { phase: Phase::Computing { .. }, .. }), _) => Category::Compute,
             (Some(Iteration { phase: Phase::Ready(_), .. }), _) => Category::Push,
             (Some(iteration), _) if iteration.has_values() => Category::Data,
             (_, Some(_)) => Category::Push,
@@ -257,7 +276,7 @@ impl Worker {
                     && iteration.loaded
                     && iteration.has_values() =>
             {
-                iteration.phase = Phase::Computing;
+                iteration.phase = Phase::Computing { since: self.now };
                 effects.push(Effect::Compute { sequence, batch: iteration.batch });
                 true
             }
@@ -284,14 +303,14 @@ impl Worker {
 
     /// A gradient is computed.
     pub(crate) fn on_gradient(&mut self, sequence: Sequence, gradient: Gradient, effects: &mut Vec<Effect>) {
-        if self.cycle.forgotten == Some(sequence) {
+        if self.cycle.forgotten.is_some_and(|forgotten| forgotten.sequence == sequence) {
             self.cycle.forgotten = None;
             effects.push(Effect::ReleaseGradient { sequence });
             return;
         }
         let expected = self.cycle.sequence.next();
         if let Some(iteration) = &mut self.cycle.iteration
-            && matches!(iteration.phase, Phase::Computing)
+            && matches!(iteration.phase, Phase::Computing { .. })
             && sequence == expected
         {
             iteration.phase = Phase::Ready(gradient);
@@ -302,10 +321,14 @@ impl Worker {
     /// are free.
     pub(crate) fn forget_cycle(&mut self, effects: &mut Vec<Effect>) {
         let sequence = self.cycle.sequence.next();
-        match self.cycle.iteration.take().map(|iteration| iteration.phase) {
-            Some(Phase::Computing) => self.cycle.forgotten = Some(sequence),
-            Some(Phase::Ready(_)) => effects.push(Effect::ReleaseGradient { sequence }),
-            Some(Phase::Pulling) | None => {}
+        match self.cycle.iteration.take() {
+            Some(Iteration { batch, phase: Phase::Computing { since }, .. }) => {
+                self.cycle.forgotten = Some(Forgotten { sequence, batch, since });
+            }
+            Some(Iteration { phase: Phase::Ready(_), .. }) => {
+                effects.push(Effect::ReleaseGradient { sequence });
+            }
+            Some(Iteration { phase: Phase::Pulling, .. }) | None => {}
         }
         if let Some(pushing) = self.cycle.pushing.take()
             && pushing.has_gradient

@@ -33,7 +33,7 @@ impl Worker {
             self.register(server, effects);
         } else if server == COORDINATOR {
             let join = Join {
-                layout_hash: self.settings.layout_hash,
+                layout_hash: self.settings.layout.hash(),
                 config_hash: self.settings.config_hash,
                 data_hash: self.settings.data_hash,
                 sample_count: self.settings.sample_count,
@@ -78,7 +78,7 @@ impl Worker {
         let register = Register {
             worker: member.worker,
             incarnation: member.incarnation,
-            layout_hash: self.settings.layout_hash,
+            layout_hash: self.settings.layout.hash(),
             config_hash: self.settings.config_hash,
             clock: self.clock,
             batch_count: self.settings.batch_count,
@@ -92,11 +92,20 @@ impl Worker {
 
     /// A server has registered the worker. What this server has not answered is sent, in the order in which
     /// it needs it.
-    pub(crate) fn on_registered(&mut self, server: ServerId, has_values: bool, effects: &mut Vec<Effect>) {
-        let now = self.now;
-        let Some(session) = self.sessions.get_mut(&server) else { return };
+    pub(crate) fn on_registered(
+        &mut self,
+        server: ServerId,
+        has_values: bool,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), WorkerError> {
+        let (now, clock) = (self.now, self.clock);
+        let Some(session) = self.sessions.get_mut(&server) else { return Ok(()) };
         if session.state != State::Registering {
-            return;
+            return Ok(());
+        }
+        if !has_values && clock > Clock(0) {
+            // Whoever enters above zero enters a run in which every shard has been read and changed: these are other processes.
+            return Err(WorkerError::Restarted { server });
         }
         if session.registered(now) && self.asking.has_begun() {
             effects.push(Effect::Notice(Notice::Resumed { server }));
@@ -115,6 +124,7 @@ impl Worker {
         if !self.asking.has_begun() && self.sessions.values().all(|session| session.is_registered()) {
             self.ask(self.clock, effects);
         }
+        Ok(())
     }
 
     fn send_initial(&self, server: ServerId, effects: &mut Vec<Effect>) {
@@ -195,6 +205,7 @@ impl Worker {
         effects.push(Effect::Notice(Notice::Fenced { server }));
         // If the old id itself is not accepted any more, the worker comes as a new one.
         self.former = self.member.take().map(|member| (member.worker, member.incarnation));
+        self.recover_reports();
         self.forget_cycle(effects);
         self.forget_evaluation();
         self.asking.forget();

@@ -3,7 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use slackline_core::ids::{Clock, Incarnation, Sequence, ServerId, ShardId, WorkerId};
+use slackline_core::ids::{BatchIndex, Clock, Incarnation, Sequence, ServerId, ShardId, WorkerId};
+
+/// Shards that are named in one line; of more, the number is told.
+const SHARDS_NAMED_MAX: usize = 4;
 
 /// What a worker waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,6 +51,13 @@ pub enum Notice {
         /// To which server.
         server: ServerId,
     },
+    /// A connection stands and nothing has come over it for a whole lease; it is given up and made again.
+    Silent {
+        /// To which server.
+        server: ServerId,
+        /// For how long.
+        silent: Duration,
+    },
     /// A lost connection stands again, and what had no answer was sent again.
     Resumed {
         /// To which server.
@@ -68,6 +78,8 @@ pub enum Notice {
         sequence: Sequence,
         /// First key whose value is not finite.
         key: u64,
+        /// The tensor that holds it.
+        tensor: String,
         /// The server that found it; none if the worker did.
         found_by: Option<ServerId>,
     },
@@ -81,6 +93,13 @@ pub enum Notice {
         shards: Vec<ShardId>,
         /// For how long already.
         waited: Duration,
+    },
+    /// One gradient takes long.
+    Computing {
+        /// Of which batch.
+        batch: BatchIndex,
+        /// For how long already.
+        lasted: Duration,
     },
 }
 
@@ -106,6 +125,9 @@ impl fmt::Display for Notice {
             }
             Self::ConnectFailed { server, reason } => write!(f, "{server} is not reached yet: {reason}"),
             Self::Lost { server } => write!(f, "the connection to {server} is lost"),
+            Self::Silent { server, silent } => {
+                write!(f, "{server} has said nothing for {:.1} s; connecting again", silent.as_secs_f64())
+            }
             Self::Resumed { server } => write!(f, "the connection to {server} stands again"),
             Self::Fenced { server } => {
                 write!(
@@ -113,19 +135,27 @@ impl fmt::Display for Notice {
                     "{server} had not heard this worker for a lease; joining again, the batch is given up"
                 )
             }
-            Self::BadGradient { worker, clock, sequence, key, found_by } => {
-                write!(f, "the gradient of {worker} at {clock} ({sequence}) is not finite at key {key}")?;
+            Self::BadGradient { worker, clock, sequence, key, tensor, found_by } => {
+                write!(f, "the gradient of {worker} at {clock} ({sequence}) is not finite")?;
+                write!(f, " (tensor {tensor}, key {key})")?;
                 found_by.map_or(Ok(()), |server| write!(f, ", found by {server}"))?;
                 f.write_str("; it is left out")
             }
             Self::Waiting { what, server, shards, waited } => {
                 write!(f, "waiting for {what} {server} for {:.1} s", waited.as_secs_f64())?;
-                if let Some((first, rest)) = shards.split_first() {
+                let (named, unnamed) = shards.split_at(shards.len().min(SHARDS_NAMED_MAX));
+                if let Some((first, rest)) = named.split_first() {
                     write!(f, " ({first}")?;
                     rest.iter().try_for_each(|shard| write!(f, ", {shard}"))?;
+                    if !unnamed.is_empty() {
+                        write!(f, " and {} more", unnamed.len())?;
+                    }
                     f.write_str(")")?;
                 }
                 Ok(())
+            }
+            Self::Computing { batch, lasted } => {
+                write!(f, "computing {batch} for {:.1} s", lasted.as_secs_f64())
             }
         }
     }

@@ -117,10 +117,12 @@ impl Worker {
         let worker = self.member.unwrap_or_default().worker;
         let pushed = self.cycle.pushing.as_ref().and_then(|pushing| pushing.unanswered.values().next());
         let clock = pushed.map_or(self.clock, |header| header.clock);
+        let tensor = self.settings.layout.tensor_of(key);
+        let tensor = tensor.map_or_else(|| "unknown".to_owned(), |tensor| tensor.path.clone());
         if self.settings.stop_on_bad_gradient {
-            return Err(WorkerError::BadGradient { worker, clock, key });
+            return Err(WorkerError::BadGradient { worker, clock, key, tensor });
         }
-        effects.push(Effect::Notice(Notice::BadGradient { worker, clock, sequence, key, found_by }));
+        effects.push(Effect::Notice(Notice::BadGradient { worker, clock, sequence, key, tensor, found_by }));
         Ok(())
     }
 

@@ -13,6 +13,8 @@ const REPORT_INTERVAL: Duration = Duration::from_millis(250);
 pub(crate) struct Record {
     counts: Report,
     reported_at: Moment,
+    /// The next ask brings a report, however soon.
+    is_wanted: bool,
     /// Datagram bytes, as the shell last told them: (sent, received).
     wire: (u64, u64),
     /// Datagram bytes, as they were at the last report.
@@ -21,7 +23,13 @@ pub(crate) struct Record {
 
 impl Record {
     pub(crate) fn new(now: Moment) -> Self {
-        Self { counts: Report::default(), reported_at: now, wire: (0, 0), wire_reported: (0, 0) }
+        Self {
+            counts: Report::default(),
+            reported_at: now,
+            is_wanted: false,
+            wire: (0, 0),
+            wire_reported: (0, 0),
+        }
     }
 
     /// The counts, to add to.
@@ -44,17 +52,77 @@ impl Record {
 
     /// Whether a report should go along with an ask.
     pub(crate) fn is_due(&self, now: Moment) -> bool {
-        now.since(self.reported_at) >= REPORT_INTERVAL
+        self.is_wanted || now.since(self.reported_at) >= REPORT_INTERVAL
+    }
+
+    /// Lets the next ask bring a report.
+    pub(crate) const fn want(&mut self) {
+        self.is_wanted = true;
+    }
+
+    /// Takes back a report that the coordinator never heard; it is part of the next one.
+    pub(crate) fn recover(&mut self, report: &Report) {
+        add(&mut self.counts, report);
+        self.is_wanted = true;
     }
 
     /// The report since the last one.
     pub(crate) fn take(&mut self, now: Moment, times: Times) -> Report {
-        self.reported_at = now;
+        (self.reported_at, self.is_wanted) = (now, false);
         let mut report = std::mem::take(&mut self.counts);
-        report.times = times;
-        report.wire_sent = self.wire.0 - self.wire_reported.0;
-        report.wire_received = self.wire.1 - self.wire_reported.1;
+        add_times(&mut report.times, &times);
+        report.wire_sent += self.wire.0 - self.wire_reported.0;
+        report.wire_received += self.wire.1 - self.wire_reported.1;
         self.wire_reported = self.wire;
         report
     }
+}
+
+fn add(total: &mut Report, more: &Report) {
+    // Every field is named, so that a new one cannot be forgotten.
+    let Report {
+        iterations,
+        samples,
+        loss_sum,
+        times,
+        bytes_pushed,
+        bytes_pulled,
+        wire_sent,
+        wire_received,
+        pushes_sent,
+        pushes_applied,
+        pushes_duplicate,
+        pushes_dropped,
+        pulls_served,
+        pulls_held,
+        clock_lead,
+        version_staleness,
+    } = more;
+    total.iterations += iterations;
+    total.samples += samples;
+    total.loss_sum += loss_sum;
+    add_times(&mut total.times, times);
+    total.bytes_pushed += bytes_pushed;
+    total.bytes_pulled += bytes_pulled;
+    total.wire_sent += wire_sent;
+    total.wire_received += wire_received;
+    total.pushes_sent += pushes_sent;
+    total.pushes_applied += pushes_applied;
+    total.pushes_duplicate += pushes_duplicate;
+    total.pushes_dropped += pushes_dropped;
+    total.pulls_served += pulls_served;
+    total.pulls_held += pulls_held;
+    total.clock_lead.merge(clock_lead);
+    total.version_staleness.merge(version_staleness);
+}
+
+const fn add_times(total: &mut Times, more: &Times) {
+    let Times { compute_us, wait_for_clock_us, push_us, pull_us, data_us, evaluate_us, total_us } = *more;
+    total.compute_us += compute_us;
+    total.wait_for_clock_us += wait_for_clock_us;
+    total.push_us += push_us;
+    total.pull_us += pull_us;
+    total.data_us += data_us;
+    total.evaluate_us += evaluate_us;
+    total.total_us += total_us;
 }

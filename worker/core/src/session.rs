@@ -51,7 +51,15 @@ pub(crate) struct Session {
     /// When the last control message went out. Transfers do not count: a slow one is heard only when it is
     /// complete.
     last_sent: Moment,
+    /// When anything came from the server, or the connection was made.
+    last_heard: Moment,
+    /// When the last renewal went out.
+    last_renewed: Moment,
+    /// Renewals sent, and those of them that are answered.
+    renewals: (u64, u64),
     last_failure: String,
+    /// When that failure was told.
+    failure_told: Option<Moment>,
     /// An `Enter` that the server has not shown to know: it is sent again after a loss.
     pub(crate) entering: Option<Clock>,
 }
@@ -66,7 +74,11 @@ impl Session {
             greeted_by: None,
             delay: Duration::ZERO,
             last_sent: now,
+            last_heard: now,
+            last_renewed: now,
+            renewals: (0, 0),
             last_failure: "no answer".into(),
+            failure_told: None,
             entering: None,
         }
     }
@@ -133,17 +145,50 @@ impl Session {
     }
 
     /// The connection stands; the server speaks first.
-    pub(crate) fn connected(&mut self) {
+    pub(crate) fn connected(&mut self, now: Moment) {
         if self.state == State::Connecting {
             self.state = State::Greeting;
+            self.last_heard = now;
+            // What the connection before still owed will not come.
+            self.renewals.0 = self.renewals.1;
         }
     }
 
-    /// An attempt failed.
-    pub(crate) fn failed(&mut self, reason: String, now: Moment, effects: &mut Vec<Effect>) {
+    /// Something came from the server.
+    pub(crate) const fn heard(&mut self, now: Moment) {
+        self.last_heard = now;
+    }
+
+    /// A renewal was answered.
+    pub(crate) fn renewed(&mut self) {
+        self.renewals.1 = (self.renewals.1 + 1).min(self.renewals.0);
+    }
+
+    /// Marks a message that is sent now, for [`Self::has_heard`].
+    pub(crate) const fn mark(&self) -> u64 {
+        self.renewals.0
+    }
+
+    /// Whether the server has heard what was sent at a mark: it answers in order, and has answered a renewal that was sent later.
+    pub(crate) const fn has_heard(&self, mark: u64) -> bool {
+        self.renewals.1 > mark
+    }
+
+    /// An attempt failed. The same failure is told again only when some time has passed.
+    pub(crate) fn failed(
+        &mut self,
+        reason: String,
+        settings: &Settings,
+        now: Moment,
+        effects: &mut Vec<Effect>,
+    ) {
         if self.state == State::Connecting {
-            self.last_failure.clone_from(&reason);
-            effects.push(Effect::Notice(Notice::ConnectFailed { server: self.server, reason }));
+            let told = self.failure_told.filter(|_| self.last_failure == reason);
+            if told.is_none_or(|told| now.since(told) >= settings.wait_report) {
+                self.failure_told = Some(now);
+                self.last_failure.clone_from(&reason);
+                effects.push(Effect::Notice(Notice::ConnectFailed { server: self.server, reason }));
+            }
             self.retry(now, effects);
         }
     }
@@ -182,6 +227,7 @@ impl Session {
     /// The server has registered the worker. Returns whether it had been registered there before.
     pub(crate) fn registered(&mut self, now: Moment) -> bool {
         self.turn(State::Registered, now);
+        (self.last_renewed, self.failure_told) = (now, None);
         self.delay = Duration::ZERO;
         self.boot.replace(self.greeted_by.unwrap_or_default()).is_some()
     }
@@ -201,20 +247,45 @@ impl Session {
                 reason: self.last_failure.clone(),
             });
         }
-        if self.is_registered() && now.since(self.last_sent) >= settings.lease / 3 {
+        if self.awaits_answers() && now.since(self.last_heard) >= settings.lease {
+            self.give_up(now, effects);
+        } else if self.is_registered() && self.renewal_due(settings) <= now {
+            self.last_renewed = now;
+            self.renewals.0 += 1;
             self.send(ToServer::Renew, now, effects);
         }
         Ok(())
+    }
+
+    /// Whether a server that lives must say something within a lease.
+    const fn awaits_answers(&self) -> bool {
+        matches!(self.state, State::Joining | State::Registering | State::Registered)
+    }
+
+    /// A renewal goes out when the server has not heard the worker, and also when the worker has not heard the server: its answer
+    /// is then the only sign of life.
+    fn renewal_due(&self, settings: &Settings) -> Moment {
+        self.last_sent.min(self.last_heard.max(self.last_renewed)).after(settings.lease / 3)
+    }
+
+    /// The connection seems to stand, but the transport can take very long to learn that it does not: after a process was stopped
+    /// for a while it reckons with a round trip as long as that.
+    fn give_up(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+        let (server, silent) = (self.server, now.since(self.last_heard));
+        effects.push(Effect::Notice(Notice::Silent { server, silent }));
+        effects.push(Effect::Disconnect { server });
+        self.retry(now, effects);
     }
 
     /// When the next tick is needed.
     pub(crate) fn deadline(&self, settings: &Settings) -> Option<Moment> {
         let patience = self.since.after(settings.connect_timeout);
         match self.state {
-            State::Closed | State::Joining | State::Registering => None,
+            State::Closed => None,
+            State::Joining | State::Registering => Some(self.last_heard.after(settings.lease)),
             State::Backoff { until } => Some(until.min(patience)),
             State::Connecting | State::Greeting => Some(patience),
-            State::Registered => Some(self.last_sent.after(settings.lease / 3)),
+            State::Registered => Some(self.renewal_due(settings).min(self.last_heard.after(settings.lease))),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use slackline_core::layout::Layout;
 use slackline_core::partition::Partition;
 
 /// The settings of one worker.
@@ -9,8 +10,8 @@ use slackline_core::partition::Partition;
 pub struct Settings {
     /// Which shard holds which keys, and which server holds which shard.
     pub partition: Partition,
-    /// Fingerprint of the model's layout.
-    pub layout_hash: u64,
+    /// The model's tensors: its fingerprint must be that of the servers, and its names go into what the user reads.
+    pub layout: Layout,
     /// Fingerprint of the configuration.
     pub config_hash: u64,
     /// Fingerprint of the training data.

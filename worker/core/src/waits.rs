@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use slackline_core::ids::{Moment, ServerId, ShardId};
+use slackline_core::ids::{BatchIndex, Moment, ServerId, ShardId};
 
 use crate::effect::Effect;
 use crate::evaluation::Evaluation;
@@ -11,7 +11,16 @@ use crate::notice::{Notice, WaitKind};
 use crate::session::State;
 use crate::worker::{COORDINATOR, Worker};
 
-type Waits = BTreeMap<(ServerId, WaitKind), Wait>;
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Subject {
+    /// A server.
+    Server(ServerId, WaitKind),
+    /// The gradient of a batch, which the shell computes.
+    Gradient(BatchIndex),
+}
+
+type Waits = BTreeMap<Subject, Wait>;
 
 #[derive(Clone, Debug)]
 struct Wait {
@@ -20,10 +29,10 @@ struct Wait {
 }
 
 /// When each wait was last reported.
-pub(crate) type Reported = BTreeMap<(ServerId, WaitKind), Moment>;
+pub(crate) type Reported = BTreeMap<Subject, Moment>;
 
-fn add(waits: &mut Waits, key: (ServerId, WaitKind), since: Moment, shard: Option<ShardId>) {
-    let wait = waits.entry(key).or_insert(Wait { since, shards: Vec::new() });
+fn add(waits: &mut Waits, subject: Subject, since: Moment, shard: Option<ShardId>) {
+    let wait = waits.entry(subject).or_insert(Wait { since, shards: Vec::new() });
     wait.since = wait.since.min(since);
     wait.shards.extend(shard);
 }
@@ -33,20 +42,23 @@ impl Worker {
     pub(crate) fn report_waits(&mut self, effects: &mut Vec<Effect>) {
         let waits = self.waits();
         self.waits_reported.retain(|key, _| waits.contains_key(key));
-        for ((server, what), Wait { since, shards }) in waits {
-            let last = self.waits_reported.get(&(server, what)).copied().unwrap_or(since).max(since);
+        for (subject, Wait { since, shards }) in waits {
+            let last = self.waits_reported.get(&subject).copied().unwrap_or(since).max(since);
             if self.now.since(last) >= self.settings.wait_report {
-                self.waits_reported.insert((server, what), self.now);
+                self.waits_reported.insert(subject, self.now);
                 let waited = self.now.since(since);
-                effects.push(Effect::Notice(Notice::Waiting { what, server, shards, waited }));
+                effects.push(Effect::Notice(match subject {
+                    Subject::Server(server, what) => Notice::Waiting { what, server, shards, waited },
+                    Subject::Gradient(batch) => Notice::Computing { batch, lasted: waited },
+                }));
             }
         }
     }
 
     /// When the next wait is to be reported.
     pub(crate) fn wait_deadline(&self) -> Option<Moment> {
-        let next = |(key, wait): (&(ServerId, WaitKind), &Wait)| {
-            let last = self.waits_reported.get(key).copied().unwrap_or(wait.since).max(wait.since);
+        let next = |(subject, wait): (&Subject, &Wait)| {
+            let last = self.waits_reported.get(subject).copied().unwrap_or(wait.since).max(wait.since);
             last.after(self.settings.wait_report)
         };
         self.waits().iter().map(next).min()
@@ -64,7 +76,10 @@ impl Worker {
                 State::Registering => WaitKind::Registration,
                 State::Closed | State::Registered => continue,
             };
-            add(&mut waits, (*server, kind), session.since, None);
+            add(&mut waits, Subject::Server(*server, kind), session.since, None);
+        }
+        if let Some((batch, since)) = self.cycle.computing() {
+            add(&mut waits, Subject::Gradient(batch), since, None);
         }
         if let Some(iteration) = &self.cycle.iteration {
             self.add_pulls(&mut waits, WaitKind::Pulls, &iteration.pulls);
@@ -80,7 +95,7 @@ impl Worker {
         if let Some(since) = self.asking.quiet_since
             && self.is_registered(COORDINATOR)
         {
-            add(&mut waits, (COORDINATOR, WaitKind::Work), since, None);
+            add(&mut waits, Subject::Server(COORDINATOR, WaitKind::Work), since, None);
         }
         waits
     }
@@ -98,7 +113,7 @@ impl Worker {
         if let Some((server, _)) = self.shards.get(&shard)
             && self.is_registered(*server)
         {
-            add(waits, (*server, kind), since, Some(shard));
+            add(waits, Subject::Server(*server, kind), since, Some(shard));
         }
     }
 }

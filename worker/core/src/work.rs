@@ -29,6 +29,10 @@ pub(crate) struct Queued {
 pub(crate) struct Asking {
     last: Option<Ask>,
     answered: bool,
+    /// The last word was that there is nothing: work can come at any time without being asked for.
+    told_idle: bool,
+    /// Renewals that had gone to the coordinator before the last ask.
+    mark: u64,
     queue: VecDeque<Queued>,
     /// A batch whose every push was answered, not reported yet.
     pub(crate) done: Option<BatchIndex>,
@@ -79,10 +83,17 @@ impl Asking {
         *self = Self::default();
     }
 
-    fn holds(&self, batch: BatchIndex) -> bool {
+    /// Whether a batch waits to be begun.
+    pub(crate) fn holds(&self, batch: BatchIndex) -> bool {
         self.queue
             .iter()
             .any(|queued| matches!(queued.work, Work::Batch { batch: held, .. } if held == batch))
+    }
+
+    /// Whether a batch waits to be begun or to be reported, or is reported as done.
+    fn knows(&self, batch: BatchIndex) -> bool {
+        let reported = self.last.as_ref().and_then(|ask| ask.done);
+        self.holds(batch) || [self.done, self.returned, reported].contains(&Some(batch))
     }
 
     /// A batch that waits has been loaded.
@@ -99,6 +110,7 @@ impl Worker {
     /// Asks for the work of the iteration at `clock`, and reports.
     pub(crate) fn ask(&mut self, clock: Clock, effects: &mut Vec<Effect>) {
         let is_due = self.has_started && self.record.is_due(self.now);
+        self.asking.mark = self.coordinator_mark();
         let report = is_due.then(|| self.record.take(self.now, self.ledger.take()));
         let (done, returned) = (self.asking.done.take(), self.asking.returned.take());
         let ask = Ask { clock, done, returned, report };
@@ -107,24 +119,50 @@ impl Worker {
         self.send(COORDINATOR, ToServer::Ask(ask), effects);
     }
 
-    /// Reports the last batch when no further iteration does it.
+    /// Reports the last batch when no further iteration does it, with all that was counted: it can be the last ask of the run.
     pub(crate) fn flush_result(&mut self, effects: &mut Vec<Effect>) {
         if self.asking.has_result() {
+            self.record.want();
             self.ask(self.clock, effects);
         }
     }
 
-    /// After a loss: repeats an ask that has no answer. A worker without work repeats its last one too, since
-    /// work given meanwhile may be lost; its report has been counted.
+    /// After a loss: repeats an ask that has no answer. A worker that was told of no work repeats its last one
+    /// too, since work given meanwhile may be lost; its report has been counted.
     pub(crate) fn resume_asking(&mut self, effects: &mut Vec<Effect>) {
         let Some(mut ask) = self.asking.last.clone() else { return };
         if self.asking.answered {
-            if !self.waits_for_work() {
+            if !self.waits_for_work() && !self.asking.told_idle {
                 return;
             }
             ask.report = None;
         }
+        self.asking.mark = self.coordinator_mark();
         self.send(COORDINATOR, ToServer::Ask(ask), effects);
+    }
+
+    /// Takes back what was reported and perhaps never heard, before all that was asked is forgotten. What is known to be heard stays
+    /// where it is, since whoever joins again is not recognized by its reports.
+    pub(crate) fn recover_reports(&mut self) {
+        let heard = |worker: &Self, mark| {
+            worker.sessions.get(&COORDINATOR).is_some_and(|session| session.has_heard(mark))
+        };
+        if !self.asking.answered && !heard(self, self.asking.mark) {
+            let report = self.asking.last.take().and_then(|ask| ask.report);
+            report.iter().for_each(|report| self.record.recover(report));
+        }
+        for (evaluated, mark) in std::mem::take(&mut self.evaluated) {
+            if let Some(report) = evaluated.report
+                && !heard(self, mark)
+            {
+                self.record.recover(&report);
+            }
+        }
+    }
+
+    /// What [`Session::has_heard`](crate::session::Session::has_heard) takes, for a message to the coordinator that is sent now.
+    pub(crate) fn coordinator_mark(&self) -> u64 {
+        self.sessions.get(&COORDINATOR).map_or(0, |session| session.mark())
     }
 
     /// Whether there is nothing to do before the next work comes.
@@ -149,13 +187,19 @@ impl Worker {
             return Err(WorkerError::OutOfPlace { server, what: "work before it was asked" });
         }
         self.has_started = true;
-        self.asking.answered = true;
         self.evaluated.clear();
         self.heard_entered(server);
-        match work {
-            Work::Batch { batch, .. } if self.asking.holds(batch) || self.cycle.holds(batch) => return Ok(()),
-            Work::Idle if self.finished && self.asking.is_empty() => return Ok(()),
-            _ => {}
+        if let Work::Batch { batch, .. } = work
+            && (self.asking.knows(batch) || self.cycle.holds(batch))
+        {
+            // What was given and not reported is sent again after a loss, whether it was lost or not. It answers nothing.
+            return Ok(());
+        }
+        self.asking.answered = true;
+        self.asking.told_idle = work == Work::Idle;
+        let is_told = self.asking.queue.back().map_or(self.finished, |last| last.work == Work::Idle);
+        if work == Work::Idle && is_told {
+            return Ok(());
         }
         if self.asking.len() >= WORK_COUNT_MAX {
             return Err(WorkerError::OutOfPlace { server, what: "more work than was asked for" });
@@ -163,10 +207,12 @@ impl Worker {
         self.asking.queue.push_back(Queued { work, loaded: false });
         if let Work::Batch { batch, evaluate, .. } = work {
             effects.push(Effect::LoadBatch { batch });
-            if let Some(at_samples) = evaluate
-                && self.evaluation.is_free()
-            {
-                self.begin_evaluation(at_samples, false, effects);
+            if let Some(at_samples) = evaluate {
+                // Beside the figures of the evaluation stand those of the training, which should not be older.
+                self.record.want();
+                if self.evaluation.is_free() {
+                    self.begin_evaluation(at_samples, false, effects);
+                }
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use slackline_core::ids::{Clock, Incarnation, KeyRange, Moment, ServerId, ShardId, WorkerId};
+use slackline_core::ids::{BatchIndex, Clock, Incarnation, KeyRange, Moment, ServerId, ShardId, WorkerId};
 use slackline_core::wire::{Evaluated, Refusal, RefusalCode, ToPeer, ToServer};
 
 use crate::effect::Effect;
@@ -52,8 +52,8 @@ pub struct Worker {
     pub(crate) has_started: bool,
     pub(crate) cycle: Cycle,
     pub(crate) evaluation: Evaluation,
-    /// Results of evaluations that the coordinator has perhaps not heard.
-    pub(crate) evaluated: Vec<Evaluated>,
+    /// Results of evaluations that the coordinator has perhaps not heard, each with the renewals that had gone there before it.
+    pub(crate) evaluated: Vec<(Evaluated, u64)>,
     pub(crate) ledger: Ledger,
     pub(crate) record: Record,
     pub(crate) waits_reported: Reported,
@@ -144,11 +144,19 @@ impl Worker {
         self.clock
     }
 
+    /// Whether a batch that was asked for will still be computed with. A batch in memory that is not wanted any more can be
+    /// thrown away: if it is ever given again, it is asked for again.
+    #[must_use]
+    pub fn wants_batch(&self, batch: BatchIndex) -> bool {
+        self.asking.holds(batch)
+            || self.cycle.iteration.as_ref().is_some_and(|iteration| iteration.batch == batch)
+    }
+
     fn route(&mut self, event: Event, effects: &mut Vec<Effect>) -> Result<(), WorkerError> {
         match event {
             Event::Connected { server } => {
                 if let Some(session) = self.sessions.get_mut(&server) {
-                    session.connected();
+                    session.connected(self.now);
                 }
             }
             Event::ConnectFailed { server, reason, fatal: true } => {
@@ -156,12 +164,13 @@ impl Worker {
             }
             Event::ConnectFailed { server, reason, fatal: false } => {
                 if let Some(session) = self.sessions.get_mut(&server) {
-                    session.failed(reason, self.now, effects);
+                    session.failed(reason, &self.settings, self.now, effects);
                 }
             }
             Event::Lost { server } => self.on_lost(server, effects),
             Event::Message { server, message } => return self.on_message(server, message, effects),
-            Event::ValuesArrived { shard, request, served, .. } => {
+            Event::ValuesArrived { server, shard, request, served } => {
+                self.heard(server);
                 self.on_values(shard, request, served, effects);
             }
             Event::BatchLoaded { batch } => self.on_loaded(batch),
@@ -175,6 +184,7 @@ impl Worker {
                 return self.on_tick(wire_sent, wire_received, effects);
             }
             Event::Interrupt => self.on_interrupt(effects),
+            Event::Broken { reason } => return Err(WorkerError::Broken { reason }),
         }
         Ok(())
     }
@@ -200,6 +210,7 @@ impl Worker {
         // A session speaks for the worker only once it is registered; what comes earlier belongs to an older
         // one.
         let is_registered = self.is_registered(server);
+        self.heard(server);
         match message {
             ToPeer::Welcome { protocol, server: answered, boot } => {
                 self.on_welcome(server, (protocol, answered, boot), effects)
@@ -207,14 +218,19 @@ impl Worker {
             ToPeer::Joined { worker, incarnation, clock } => {
                 self.on_joined(server, worker, incarnation, clock, effects)
             }
-            ToPeer::Registered { has_values } => {
-                self.on_registered(server, has_values, effects);
-                Ok(())
-            }
+            ToPeer::Registered { has_values } => self.on_registered(server, has_values, effects),
             ToPeer::Work(work) if is_registered => self.on_work(server, work, effects),
             ToPeer::Pushed(pushed) if is_registered => self.on_pushed(server, pushed, effects),
             ToPeer::Refused(refusal) => self.on_refused(server, refusal, effects),
-            ToPeer::Work(_) | ToPeer::Pushed(_) | ToPeer::Status(_) | ToPeer::Goodbye => Ok(()),
+            ToPeer::Renewed if is_registered => {
+                if let Some(session) = self.sessions.get_mut(&server) {
+                    session.renewed();
+                }
+                Ok(())
+            }
+            ToPeer::Work(_) | ToPeer::Pushed(_) | ToPeer::Renewed | ToPeer::Status(_) | ToPeer::Goodbye => {
+                Ok(())
+            }
         }
     }
 
@@ -244,7 +260,7 @@ impl Worker {
             session.retry(self.now, effects);
         } else {
             // It can be lost before it was told to stand: an attempt that failed.
-            session.failed("the connection was lost at once".into(), self.now, effects);
+            session.failed("the connection was lost at once".into(), &self.settings, self.now, effects);
         }
     }
 
@@ -275,6 +291,12 @@ impl Worker {
             && session.is_registered()
         {
             session.send(message, self.now, effects);
+        }
+    }
+
+    fn heard(&mut self, server: ServerId) {
+        if let Some(session) = self.sessions.get_mut(&server) {
+            session.heard(self.now);
         }
     }
 

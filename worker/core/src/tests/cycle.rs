@@ -24,31 +24,41 @@ fn two_iterations_on_two_servers() {
     assert_eq!(rig.values(1, 2, 20), [compute(1, 0), send(0, ask(1, None))]);
     assert_eq!(rig.hear(0, batch(7)), [load(7)]);
 
-    // The pulls of the second iteration do not wait for the answers to the pushes of the first.
-    let second = rig.gradient(1, None);
-    let pushes = [push(0, 1, 0, 10, 0), push(1, 1, 0, 20, 0)];
-    assert_eq!(second, [&pushes[..], &pull(0, 3, 1, 1), &pull(1, 4, 1, 1)].concat());
+    // The answers to the first push can move the worker up, so the pulls of the second iteration wait for them.
+    assert_eq!(rig.gradient(1, None), [push(0, 1, 0, 10, 0), push(1, 1, 0, 20, 0)]);
     rig.on(Event::BatchLoaded { batch: BatchIndex(7) });
-    rig.values(0, 3, 11);
     assert_eq!(rig.pushed(0, 1, 1, applied(11)), []);
+    let answered = rig.pushed(1, 1, 1, applied(21));
+    assert_eq!(answered, [&[release(1)][..], &pull(0, 3, 1, 1), &pull(1, 4, 1, 1)].concat());
+    rig.values(0, 3, 11);
+    assert_eq!(rig.values(1, 4, 21), [compute(2, 7), send(0, ask(2, Some(0)))]);
+    assert_eq!(rig.hear(0, batch(8)), [load(8)]);
+
+    // Those of the third do not wait for the answers to the second.
+    let third = rig.gradient(2, None);
+    let pushes = [push(0, 2, 1, 11, 7), push(1, 2, 1, 21, 7)];
+    assert_eq!(third, [&pushes[..], &pull(0, 5, 2, 2), &pull(1, 6, 2, 2)].concat());
+    rig.on(Event::BatchLoaded { batch: BatchIndex(8) });
+    rig.values(0, 5, 12);
+    assert_eq!(rig.pushed(0, 2, 2, applied(12)), []);
     // All values are there: it computes, but the ask that reports the batch waits for its last answer.
-    assert_eq!(rig.values(1, 4, 21), [compute(2, 7)]);
-    assert_eq!(rig.pushed(1, 1, 1, applied(21)), [release(1), send(0, ask(2, Some(0)))]);
-    assert_eq!(rig.gradient(2, None), [push(0, 2, 1, 11, 7), push(1, 2, 1, 21, 7)]);
-    assert_eq!(rig.worker.clock(), Clock(2));
+    assert_eq!(rig.values(1, 6, 22), [compute(3, 8)]);
+    assert_eq!(rig.pushed(1, 2, 2, applied(22)), [release(2), send(0, ask(3, Some(7)))]);
+    assert_eq!(rig.gradient(3, None), [push(0, 3, 2, 12, 8), push(1, 3, 2, 22, 8)]);
+    assert_eq!(rig.worker.clock(), Clock(3));
 }
 
 #[test]
 fn a_gradient_waits_for_the_answers_to_the_pushes_before() {
-    let mut rig = Rig::computing(settings(2), work(1));
-    rig.gradient(1, None);
-    rig.on(Event::BatchLoaded { batch: BatchIndex(1) });
-    rig.values(0, 3, 1);
-    rig.values(1, 4, 1);
-    assert_eq!(rig.gradient(2, None), []);
-    assert_eq!(rig.pushed(0, 1, 1, applied(1)), []);
-    let released = rig.pushed(1, 1, 1, applied(1));
-    let expected = [release(1), send(0, ask(2, Some(0))), push(0, 2, 1, 1, 1), push(1, 2, 1, 1, 1)];
+    let mut rig = Rig::second(settings(2));
+    rig.gradient(2, None);
+    rig.on(Event::BatchLoaded { batch: BatchIndex(2) });
+    rig.values(0, 5, 2);
+    rig.values(1, 6, 2);
+    assert_eq!(rig.gradient(3, None), []);
+    assert_eq!(rig.pushed(0, 2, 2, applied(2)), []);
+    let released = rig.pushed(1, 2, 2, applied(2));
+    let expected = [release(2), send(0, ask(3, Some(1))), push(0, 3, 2, 2, 2), push(1, 3, 2, 2, 2)];
     assert_eq!(released, expected);
 }
 
@@ -60,7 +70,7 @@ fn a_worker_without_work_finishes_reports_and_enters_again() {
     let finished = rig.pushed(1, 1, 1, applied(1));
     let expected =
         [release(1), send(0, ToServer::Finish), send(1, ToServer::Finish), send(0, ask(1, Some(0)))];
-    assert_eq!(finished, expected);
+    assert_eq!(without_reports(finished), expected);
     assert_eq!(rig.hear(0, ToPeer::Work(Work::Idle)), []);
     assert_eq!(rig.hear(0, ToPeer::Work(Work::Idle)), []);
 
@@ -107,7 +117,7 @@ fn an_evaluation_runs_beside_the_training() {
     assert_eq!(rig.hear(0, ToPeer::Work(second)), [load(1)]);
     let ready = rig.on(Event::EvaluationReady { at_samples: 40, loss: 0.25, accuracy: 0.5 });
     let result = Evaluated { at_samples: 40, loss: 0.25, accuracy: 0.5, report: None };
-    assert_eq!(ready, [send(0, ToServer::Evaluated(result))]);
+    assert_eq!(without_reports(ready), [send(0, ToServer::Evaluated(result))]);
 }
 
 #[test]

@@ -305,7 +305,8 @@ impl World {
                 }
             }
             ToServer::Leave(_) => self.servers[index].from.push_back(ToPeer::Goodbye),
-            ToServer::Renew | ToServer::Status | ToServer::Stop { .. } => {}
+            ToServer::Renew => self.servers[index].from.push_back(ToPeer::Renewed),
+            ToServer::Status | ToServer::Stop { .. } => {}
         }
     }
 

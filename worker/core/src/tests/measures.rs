@@ -1,6 +1,6 @@
 //! What the worker reports.
 
-use slackline_core::wire::{Report, Times};
+use slackline_core::wire::{Refusal, RefusalCode, Report, Text, Times};
 
 use super::*;
 
@@ -84,4 +84,73 @@ fn reports_are_differences_and_come_now_and_then() {
     assert_eq!(rig.values(1, 4, 0)[1], send(0, ask(2, Some(0))), "no report so soon");
     let last = report_of(&rig.on(Event::Interrupt));
     assert_eq!((last.iterations, last.pulls_served, last.wire_sent), (1, 2, 0));
+}
+
+fn fence(rig: &mut Rig) {
+    let text = Text::new("too late");
+    rig.hear(1, ToPeer::Refused(Refusal { code: RefusalCode::Fenced, text }));
+}
+
+/// Joins again after a fence and returns the effects of the last registration.
+fn join_again(rig: &mut Rig) -> Vec<Effect> {
+    rig.greet(0, 70);
+    rig.hear(0, joined(Incarnation(8)));
+    rig.hear(0, ToPeer::Registered { has_values: true });
+    rig.greet(1, 71);
+    rig.hear(1, ToPeer::Registered { has_values: true })
+}
+
+/// A worker whose second ask, with a report of the first iteration, has no answer.
+fn reported() -> (Rig, Report) {
+    let mut rig = Rig::computing(settings(2), work(1));
+    rig.on(Event::Tick { wire_sent: 10, wire_received: 20 });
+    rig.after_us(300_000).gradient(1, None);
+    rig.on(Event::BatchLoaded { batch: BatchIndex(1) });
+    rig.pushed(0, 1, 1, applied(1));
+    rig.pushed(1, 1, 1, applied(1));
+    rig.values(0, 3, 1);
+    let report = report_of(&rig.values(1, 4, 1));
+    assert_eq!((report.iterations, report.samples, report.wire_sent), (1, 4, 10));
+    (rig, report)
+}
+
+#[test]
+fn a_report_that_was_never_heard_is_part_of_the_next_one() {
+    let (mut rig, lost) = reported();
+    rig.on(Event::Tick { wire_sent: 15, wire_received: 20 });
+    fence(&mut rig);
+    assert_eq!(
+        report_of(&join_again(&mut rig)),
+        Report { wire_sent: 15, ..lost },
+        "at once, and nothing is missing"
+    );
+    let last = report_of(&rig.on(Event::Interrupt));
+    assert_eq!((last.iterations, last.samples, last.wire_sent, last.clock_lead.count()), (0, 0, 0, 0));
+}
+
+#[test]
+fn a_report_that_was_answered_counts_once() {
+    let (mut rig, _) = reported();
+    rig.hear(0, batch(2));
+    fence(&mut rig);
+    assert_eq!(join_again(&mut rig), [send(0, ask(0, None))]);
+    let last = report_of(&rig.on(Event::Interrupt));
+    assert_eq!((last.iterations, last.samples, last.wire_sent), (0, 0, 0));
+}
+
+#[test]
+fn beside_an_evaluation_stands_a_fresh_report() {
+    let mut rig = Rig::registered(settings(2));
+    let evaluate = Work::Batch { batch: BatchIndex(0), evaluate: Some(0), enter: None };
+    rig.hear(0, ToPeer::Work(evaluate));
+    rig.values(0, 3, 0);
+    rig.values(1, 4, 0);
+    let begun = rig.on(Event::BatchLoaded { batch: BatchIndex(0) });
+    assert_eq!(report_of(&begun).pulls_served, 2, "though hardly any time has passed");
+    rig.hear(0, ToPeer::Work(Work::Idle));
+    rig.gradient(1, None);
+    rig.pushed(0, 1, 1, applied(1));
+    // The last ask of an iteration that none follows is complete.
+    let finished = report_of(&rig.pushed(1, 1, 1, applied(1)));
+    assert_eq!((finished.iterations, finished.samples, finished.pushes_applied), (1, 4, 2));
 }

@@ -5,12 +5,14 @@ mod fake;
 mod faults;
 mod measures;
 mod orders;
+mod silence;
 
 use std::time::Duration;
 
 use slackline_core::ids::{
     BatchIndex, Clock, Incarnation, KeyRange, Moment, Sequence, ServerId, ShardId, Version, WorkerId,
 };
+use slackline_core::layout::Layout;
 use slackline_core::partition::Partition;
 use slackline_core::wire::{
     Ask, Dtype, Join, PROTOCOL, Pull, PullKind, PushOutcome, Pushed, Register, Served, ToPeer, ToServer,
@@ -25,7 +27,7 @@ pub(crate) const FIRST_LIFE: Incarnation = Incarnation(5);
 pub(crate) fn settings(servers: u32) -> Settings {
     Settings {
         partition: Partition::new(16 * u64::from(servers), servers, 1),
-        layout_hash: 1,
+        layout: layout(),
         config_hash: 2,
         data_hash: 3,
         sample_count: 100,
@@ -35,6 +37,14 @@ pub(crate) fn settings(servers: u32) -> Settings {
         wait_report: Duration::from_secs(5),
         stop_on_bad_gradient: false,
     }
+}
+
+/// A tensor of three keys and a large one.
+pub(crate) fn layout() -> Layout {
+    let mut layout = Layout::new();
+    layout.parameter("bias", &[3], false);
+    layout.parameter("weight", &[45], true);
+    layout
 }
 
 /// A worker with the time, and the effects of the last event.
@@ -95,6 +105,21 @@ impl Rig {
         rig.values(1, 2, 0);
         rig.on(Event::BatchLoaded { batch: BatchIndex(0) });
         rig.hear(0, ToPeer::Work(next));
+        rig
+    }
+
+    /// In the second iteration: batch 1 is computed on version 1, and batch 2 is the next work.
+    pub(crate) fn second(settings: Settings) -> Self {
+        let mut rig = Self::computing(settings, work(1));
+        rig.gradient(1, None);
+        rig.on(Event::BatchLoaded { batch: BatchIndex(1) });
+        for shard in 0..2 {
+            rig.pushed(shard, 1, 1, applied(1));
+        }
+        for (shard, request) in [(0, 3), (1, 4)] {
+            rig.values(shard, request, 1);
+        }
+        rig.hear(0, batch(2));
         rig
     }
 
@@ -165,15 +190,28 @@ pub(crate) fn ask(clock: u64, done: Option<u64>) -> ToServer {
     ToServer::Ask(Ask { clock: Clock(clock), done: done.map(BatchIndex), returned: None, report: None })
 }
 
+/// The effects without the reports in them, where only the messages are in question.
+pub(crate) fn without_reports(mut effects: Vec<Effect>) -> Vec<Effect> {
+    for effect in &mut effects {
+        match effect {
+            Effect::Send { message: ToServer::Ask(ask), .. } => ask.report = None,
+            Effect::Send { message: ToServer::Evaluated(evaluated), .. } => evaluated.report = None,
+            _ => {}
+        }
+    }
+    effects
+}
+
 pub(crate) fn join(former: Option<(WorkerId, Incarnation)>) -> ToServer {
-    ToServer::Join(Join { layout_hash: 1, config_hash: 2, data_hash: 3, sample_count: 100, former })
+    let layout_hash = layout().hash();
+    ToServer::Join(Join { layout_hash, config_hash: 2, data_hash: 3, sample_count: 100, former })
 }
 
 pub(crate) fn register(clock: u64) -> ToServer {
     ToServer::Register(Register {
         worker: ONE,
         incarnation: FIRST_LIFE,
-        layout_hash: 1,
+        layout_hash: layout().hash(),
         config_hash: 2,
         clock: Clock(clock),
         batch_count: 20,
