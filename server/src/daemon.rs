@@ -2,30 +2,34 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use slackline_core::config::{Config, OnBadGradient, Resolved};
-use slackline_core::ids::{Moment, ServerId, SessionId, ShardId};
-use slackline_core::limits::STATUS_ROWS_MAX;
-use slackline_core::wire::{Status, ToPeer, ToServer};
+use slackline_core::config::Resolved;
+use slackline_core::ids::{Moment, ServerId, ShardId};
+use slackline_core::wire::ToServer;
 use slackline_net::{
     BindError, CloseCode, Identity, KeysError, Listener, NetworkStopped, NetworkThread, Settings,
 };
-use slackline_server_core::control::{CoordinatorSettings, End};
-use slackline_server_core::{Control, ControlEffect, ControlEvent, ControlSettings, Notice, ShardSettings};
+use slackline_server_core::control::End;
+use slackline_server_core::record::Figures;
+use slackline_server_core::{Control, ControlEffect, ControlEvent, Notice};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use crate::directory::{Directory, Outgoing};
-use crate::files::{FileError, Heading, Results};
-use crate::owner::{Owner, Task};
+use crate::door::{Repeats, accept};
+use crate::files::{FileError, Heading, Results, summary_of};
+use crate::looks;
+use crate::owner::{Owner, Task, Word};
+use crate::parts::{control_settings, heading, shards};
 use crate::peers;
-use crate::session::{self, Shared};
+use crate::session::Shared;
+use crate::ticks::Ticks;
 
 /// Control events that may wait; when it is full, sessions read no further.
-const EVENTS_MAX: usize = 4096;
+pub(crate) const EVENTS_MAX: usize = 4096;
 
 /// How long the end waits for peers to read what they were told.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -81,8 +85,12 @@ pub enum ServerError {
 impl ServerError {
     /// Whether the one who started it can mend it (exit code 2), and not the world (1).
     #[must_use]
-    pub const fn is_users(&self) -> bool {
-        matches!(self, Self::Keys(_) | Self::Bind(_))
+    pub fn is_users(&self) -> bool {
+        match self {
+            Self::Keys(_) | Self::Bind(_) => true,
+            Self::File(error) => error.is_users(),
+            Self::Thread(_) | Self::Stopped(_) | Self::Run(_) => false,
+        }
     }
 }
 
@@ -104,91 +112,31 @@ pub fn serve(options: ServerOptions) -> Result<Ended, ServerError> {
         Listener::bind(options.bind, &identity, &network)?
     };
     let began = Instant::now();
-    let directory = Arc::new(Directory::default());
-    let (has_values, values_arrived) = mpsc::unbounded_channel();
+    let settings = shards(options.index, config);
+    let directory = Arc::new(Directory::new(settings.len()));
+    let (word_sender, words) = mpsc::unbounded_channel();
     let mut owners = BTreeMap::new();
     let mut threads = Vec::new();
-    for settings in shards(options.index, config) {
+    for settings in settings {
         let id = settings.id;
-        let (owner, thread) = Owner::start(settings, began, directory.clone(), has_values.clone())?;
+        let (owner, thread) = Owner::start(settings, began, directory.clone(), word_sender.clone())?;
         owners.insert(id, owner);
         threads.push(thread);
     }
     let (control, events) = mpsc::channel(EVENTS_MAX);
     let shared = Arc::new(Shared { directory, owners, control, network });
-    let now = Moment(began.elapsed().as_nanos() as u64);
-    let daemon = Daemon {
-        control: Control::new(control_settings(&options, &shared, began), now),
-        heading: heading(&options.resolved),
-        resolved: options.resolved,
-        identity,
-        shared,
-        results,
-        began,
-        written: Instant::now(),
-        end: None,
-        broken: None,
-    };
-    (options.ready)(listener.local_address());
-    let outcome = net.block_on(daemon.run(listener, events, values_arrived))?;
+    let ServerOptions { index, resolved, ready, .. } = options;
+    let daemon = Daemon::new(index, resolved, identity, shared, results, began);
+    ready(listener.local_address());
+    let outcome = net.block_on(daemon.run(listener, events, words))?;
     net.stop();
-    for thread in threads {
-        if thread.join().is_err() {
-            return Err(ServerError::Run("a shard's thread panicked; see the log above".to_owned()));
+    let panicked = threads.into_iter().filter_map(|thread| thread.join().err()).count();
+    match outcome {
+        Ok(_) if panicked > 0 => {
+            Err(ServerError::Run("a shard's thread panicked; see the log above".to_owned()))
         }
+        outcome => outcome,
     }
-    outcome
-}
-
-fn shards(server: ServerId, config: &Config) -> Vec<ShardSettings> {
-    let layout = Arc::new(config.layout());
-    let (policy, optimizer) = (config.consistency.policy, config.optimizer);
-    let settings = |(id, keys)| ShardSettings { id, keys, layout: layout.clone(), policy, optimizer };
-    config.partition().shards_on(server).map(settings).collect()
-}
-
-fn heading(resolved: &Resolved) -> Heading {
-    let config = &resolved.config;
-    Heading {
-        config_hash: resolved.hash(),
-        seed: config.seed,
-        policy: config.consistency.policy.to_string(),
-        workers: config.workers,
-        servers: config.servers,
-        shards: config.partition().shards().count() as u64,
-        model: config.model.name(),
-        parameters: config.layout().len(),
-    }
-}
-
-fn control_settings(options: &ServerOptions, shared: &Shared, began: Instant) -> ControlSettings {
-    let config = &options.resolved.config;
-    let layout = config.layout();
-    ControlSettings {
-        server: options.index,
-        workers: config.workers,
-        lease: Duration::from_secs_f64(config.cluster.lease_s),
-        wait_report: Duration::from_secs_f64(config.cluster.wait_report_s),
-        layout_hash: layout.hash(),
-        layout_text: layout.to_string(),
-        config_hash: options.resolved.hash(),
-        boot: boot_number(began),
-        shards: shared.owners.keys().copied().collect(),
-        stop_on_bad_gradient: config.consistency.on_bad_gradient == OnBadGradient::Stop,
-        coordinator: (options.index == ServerId(0)).then_some(CoordinatorSettings {
-            policy: config.consistency.policy,
-            batch: config.train.batch,
-            epochs: config.train.epochs,
-            evaluate_every_epochs: config.evaluate.every_epochs,
-        }),
-    }
-}
-
-/// A number that another start of the process does not have: the time and the process's own number.
-fn boot_number(began: Instant) -> u64 {
-    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let nanoseconds = since_epoch.as_nanos() as u64 ^ began.elapsed().as_nanos() as u64;
-    nanoseconds.rotate_left(20) ^ u64::from(std::process::id())
 }
 
 struct Daemon {
@@ -203,38 +151,93 @@ struct Daemon {
     end: Option<End>,
     /// The first file that could not be written: the run goes on, the process ends with it.
     broken: Option<FileError>,
+    /// Peers turned away, for the log.
+    refusals: Repeats,
+}
+
+/// What the loop is woken by.
+#[expect(clippy::large_enum_variant, reason = "it is made once and moved once; a box would cost more")]
+enum Happening {
+    Event(ControlEvent),
+    Word(Word),
+    Tick,
+    Signal(&'static str),
 }
 
 impl Daemon {
+    fn new(
+        index: ServerId,
+        resolved: Resolved,
+        identity: Identity,
+        shared: Arc<Shared>,
+        results: Option<Results>,
+        began: Instant,
+    ) -> Self {
+        let now = Moment(began.elapsed().as_nanos() as u64);
+        Self {
+            control: Control::new(control_settings(index, &resolved, &shared, began), now),
+            heading: heading(&resolved),
+            resolved,
+            identity,
+            shared,
+            results,
+            began,
+            written: Instant::now(),
+            end: None,
+            broken: None,
+            refusals: Repeats::default(),
+        }
+    }
+
     async fn run(
         mut self,
         listener: Listener,
         mut events: mpsc::Receiver<ControlEvent>,
-        mut values_arrived: mpsc::UnboundedReceiver<ShardId>,
+        mut words: mpsc::UnboundedReceiver<Word>,
     ) -> Result<Ended, ServerError> {
         let listener = Arc::new(listener);
         let accepting = tokio::spawn(accept(listener.clone(), self.shared.clone()));
+        let wait_report = Duration::from_secs_f64(self.resolved.config.cluster.wait_report_s);
+        let reporting = tokio::spawn(looks::report_holds(self.shared.clone(), wait_report));
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
-        let mut ticks = tokio::time::interval(self.tick());
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let lease = Duration::from_secs_f64(self.resolved.config.cluster.lease_s);
+        let mut ticks = Ticks::new(Instant::now(), self.tick(), lease);
         let mut interrupted = false;
         loop {
-            let event = tokio::select! {
-                Some(event) = events.recv() => event,
-                Some(shard) = values_arrived.recv() => ControlEvent::HasValues { shard },
-                _ = ticks.tick() => ControlEvent::Tick,
-                _ = interrupt.recv() => { interrupted = true; ControlEvent::Interrupt { reason: "interrupted".to_owned() } }
-                _ = terminate.recv() => { interrupted = true; ControlEvent::Interrupt { reason: "terminated".to_owned() } }
+            // In this order: what peers have said is heard before the time is looked at, else a lease could end with its renewal
+            // waiting in the queue.
+            let happening = tokio::select! {
+                biased;
+                _ = interrupt.recv() => Happening::Signal("interrupted"),
+                _ = terminate.recv() => Happening::Signal("terminated"),
+                Some(word) = words.recv() => Happening::Word(word),
+                Some(event) = events.recv(), if ticks.let_events_first() => Happening::Event(event),
+                () = ticks.due() => Happening::Tick,
             };
-            self.event(event).await;
+            match happening {
+                Happening::Event(event) => {
+                    ticks.count_event(Instant::now());
+                    self.event(event).await;
+                }
+                Happening::Word(Word::HasValues(shard)) => {
+                    self.event(ControlEvent::HasValues { shard }).await
+                }
+                Happening::Word(Word::Ended(shard)) => self.fail(shard).await,
+                Happening::Tick => self.tell_time(ticks.take(Instant::now())).await,
+                Happening::Signal(reason) => {
+                    interrupted = true;
+                    self.event(ControlEvent::Interrupt { reason: reason.to_owned() }).await;
+                }
+            }
             let stays = self.end == Some(End::Complete) && !self.resolved.config.cluster.exit_when_done;
             if interrupted || (self.end.is_some() && !stays) {
                 break;
             }
         }
         accepting.abort();
-        self.farewell(&mut events).await;
+        reporting.abort();
+        self.farewell(&mut events, interrupted).await;
         listener.close(CloseCode::Done, "the server ends").await;
         match (self.end, self.broken) {
             (Some(End::Failed(text)), _) => Err(ServerError::Run(text)),
@@ -252,6 +255,34 @@ impl Daemon {
         )
     }
 
+    /// A tick; before it, where the server stood still, for how long it did.
+    async fn tell_time(&mut self, late: Option<Duration>) {
+        if let Some(by) = late {
+            let seconds = by.as_secs_f64();
+            tracing::warn!("this server stood still for {seconds:.1} s; all leases are extended by that");
+            self.event(ControlEvent::Late { by }).await;
+        }
+        self.event(ControlEvent::Tick).await;
+        if let Some(unsaid) = self.refusals.take_unsaid(Instant::now()) {
+            tracing::warn!("turned {unsaid} more away");
+        }
+        if self.written.elapsed().as_secs_f64() >= self.resolved.config.metrics.every_s {
+            self.written = Instant::now();
+            if self.end.is_none() && self.control.is_started() {
+                self.write_line(serde_json::json!({ "event": "progress" }));
+            }
+        }
+    }
+
+    /// A shard has lost its thread, and with it its values: nobody can go on.
+    async fn fail(&mut self, shard: ShardId) {
+        let text =
+            format!("the thread of {shard} has ended: it panicked, see the log above; the run has failed");
+        tracing::error!(shard = shard.0, "{text}");
+        self.event(ControlEvent::Interrupt { reason: text.clone() }).await;
+        self.end = Some(End::Failed(text));
+    }
+
     fn now(&self) -> Moment {
         Moment(self.began.elapsed().as_nanos() as u64)
     }
@@ -261,7 +292,6 @@ impl Daemon {
             ControlEvent::Message { session, message: ToServer::Register(_) } => Some(*session),
             _ => None,
         };
-        let ticks = event == ControlEvent::Tick;
         let mut effects = Vec::new();
         self.control.handle(self.now(), event, &mut effects);
         if let Some(session) = registers {
@@ -269,12 +299,6 @@ impl Daemon {
         }
         for effect in effects {
             self.perform(effect).await;
-        }
-        if ticks && self.written.elapsed().as_secs_f64() >= self.resolved.config.metrics.every_s {
-            self.written = Instant::now();
-            if self.end.is_none() && self.control.is_started() {
-                self.write_line(serde_json::json!({ "event": "progress" }));
-            }
         }
     }
 
@@ -286,6 +310,7 @@ impl Daemon {
             ControlEffect::Close { session } => {
                 self.shared.directory.send(session, Outgoing::Close(CloseCode::Refused, String::new()));
             }
+            // A shard without its thread says so itself, and that ends the run.
             ControlEffect::Shards(event) => {
                 for owner in self.shared.owners.values() {
                     let _ = owner.inbox.send(Task::Event(event.clone())).await;
@@ -297,7 +322,10 @@ impl Daemon {
                 }
             }
             ControlEffect::Status { session } => {
-                tokio::spawn(send_status(session, self.control.status(self.now()), self.shared.clone()));
+                if self.shared.directory.begin_status(session) {
+                    let status = self.control.status(self.now());
+                    tokio::spawn(looks::send_status(session, status, self.shared.clone()));
+                }
             }
             ControlEffect::Evaluated => {
                 // The samples that workers have reported lag behind those that the values had seen.
@@ -305,7 +333,7 @@ impl Daemon {
                 let at_samples = evaluations.last().map(|evaluation| evaluation.samples);
                 self.write_line(serde_json::json!({ "event": "evaluate", "at_samples": at_samples }));
             }
-            ControlEffect::Notice(notice) => say(&notice),
+            ControlEffect::Notice(notice) => self.say(&notice),
             ControlEffect::End(end) => self.finish(end),
         }
     }
@@ -319,7 +347,7 @@ impl Daemon {
         }
     }
 
-    fn figures(&self) -> Option<slackline_server_core::record::Figures> {
+    fn figures(&self) -> Option<Figures> {
         let config = &self.resolved.config;
         let (policy, workers) = (config.consistency.policy, u64::from(config.workers));
         let record = self.control.record()?;
@@ -327,9 +355,35 @@ impl Daemon {
     }
 
     fn note_broken(&mut self, error: FileError) {
+        // Metrics fail again and again; the first time says it.
         if self.broken.is_none() {
             tracing::error!("{error}");
             self.broken = Some(error);
+        }
+    }
+
+    /// Each thing once, at the level of who must act.
+    fn say(&mut self, notice: &Notice) {
+        match notice {
+            Notice::Joined { worker, incarnation, clock, .. } => {
+                tracing::info!(worker = worker.0, incarnation = incarnation.0, clock = clock.0, "{notice}");
+            }
+            Notice::Expired { worker, .. } | Notice::BadGradient { worker, .. } => {
+                tracing::warn!(worker = worker.0, "{notice}");
+            }
+            Notice::WrongRole { role, message, .. } => self.say_refusal(&format!("{role} {message}"), notice),
+            Notice::Refused { text, .. } => self.say_refusal(text, notice),
+            Notice::Awaiting { .. } | Notice::NobodyLeft { .. } => tracing::warn!("{notice}"),
+            Notice::Left { worker, .. } => tracing::info!(worker = worker.0, "{notice}"),
+            Notice::Started { .. } | Notice::Evaluated { .. } => tracing::info!("{notice}"),
+        }
+    }
+
+    fn say_refusal(&mut self, kind: &str, notice: &Notice) {
+        match self.refusals.may_say(kind, Instant::now()) {
+            Some(0) => tracing::warn!("{notice}"),
+            Some(unsaid) => tracing::warn!("{notice}; {unsaid} more were before it"),
+            None => {}
         }
     }
 
@@ -345,25 +399,35 @@ impl Daemon {
                     "malformed": refused.malformed, "fenced": refused.fenced,
                 },
             });
-            if let Err(error) = results.summary(&self.heading, &figures, extra) {
-                self.note_broken(error);
+            let summary = summary_of(&self.heading, &figures, extra);
+            match results.summary(&summary) {
+                Ok(()) => tracing::info!("{}", result_line(&figures, results.folder())),
+                Err(error) => {
+                    // What hours of work have brought must not be lost with the disk.
+                    tracing::error!("the figures of the run, which are in no file: {summary}");
+                    if self.broken.is_some() {
+                        tracing::error!("{error}");
+                    }
+                    self.note_broken(error);
+                }
             }
         }
         self.end = Some(end);
     }
 
     /// Ends all sessions after what they were told; the coordinator ends the other servers.
-    async fn farewell(&mut self, events: &mut mpsc::Receiver<ControlEvent>) {
+    async fn farewell(&mut self, events: &mut mpsc::Receiver<ControlEvent>, interrupted: bool) {
         for session in self.shared.directory.sessions() {
             self.shared
                 .directory
                 .send(session, Outgoing::Close(CloseCode::Done, "the server ends".to_owned()));
         }
         let config = &self.resolved.config;
-        let complete = self.end == Some(End::Complete) || matches!(self.end, Some(End::Failed(_)));
-        if complete && self.results.is_some() {
+        let is_over = matches!(self.end, Some(End::Complete | End::Failed(_)));
+        if (is_over || interrupted) && self.results.is_some() {
             let others = config.cluster.addresses.iter().skip(1).cloned().collect::<Vec<_>>();
-            peers::stop(&others, &self.identity, &self.shared.network, "the run is over").await;
+            let reason = if is_over { "the run is over" } else { "server 0 was interrupted" };
+            peers::stop(&others, &self.identity, &self.shared.network, reason).await;
         }
         let shared = self.shared.clone();
         let all_gone = async { while !shared.directory.is_empty() && events.recv().await.is_some() {} };
@@ -371,55 +435,40 @@ impl Daemon {
     }
 }
 
-/// Each thing once, at the level of who must act.
-fn say(notice: &Notice) {
-    match notice {
-        Notice::Joined { worker, incarnation, clock, .. } => {
-            tracing::info!(worker = worker.0, incarnation = incarnation.0, clock = clock.0, "{notice}");
-        }
-        Notice::Expired { worker, .. } | Notice::BadGradient { worker, .. } => {
-            tracing::warn!(worker = worker.0, "{notice}");
-        }
-        Notice::WrongRole { .. } | Notice::Refused { .. } | Notice::Awaiting { .. } => {
-            tracing::warn!("{notice}")
-        }
-        Notice::Left { worker, .. } => tracing::info!(worker = worker.0, "{notice}"),
-        Notice::Started { .. } | Notice::Evaluated { .. } => tracing::info!("{notice}"),
-    }
+/// The end of a run in one line.
+fn result_line(figures: &Figures, folder: &Path) -> String {
+    let accuracy = match figures.r#final.test_accuracy {
+        Some(accuracy) => format!("test accuracy {:.2} %", 100.0 * accuracy),
+        None => "no evaluation".to_owned(),
+    };
+    let Figures { samples, wall_s, .. } = figures;
+    format!(
+        "the run is complete: {accuracy}, {samples} samples in {wall_s:.1} s; summary.json, metrics.jsonl and config.toml are in {}",
+        folder.display()
+    )
 }
 
-async fn accept(listener: Arc<Listener>, shared: Arc<Shared>) {
-    let mut last = SessionId(0);
-    while let Some(handshake) = listener.accept().await {
-        last = last.next();
-        let (session, shared) = (last, shared.clone());
-        tokio::spawn(async move {
-            match handshake.complete().await {
-                Ok(connection) => session::serve(session, connection, shared).await,
-                Err(error) => {
-                    let (address, text) = (error.remote.to_string(), error.to_string());
-                    let event = ControlEvent::TurnedAway { address, text, handshake: true };
-                    let _ = shared.control.send(event).await;
-                }
-            }
-        });
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pair;
 
-/// Fills in the shards' rows and sends the status. A shard that is busy for over a second is left out.
-async fn send_status(session: SessionId, mut status: Status, shared: Arc<Shared>) {
-    for owner in shared.owners.values().take(STATUS_ROWS_MAX) {
-        let (answer, rows) = oneshot::channel();
-        if owner.inbox.send(Task::Look(answer)).await.is_err() {
-            continue;
-        }
-        if let Ok(Ok((row, held))) = tokio::time::timeout(Duration::from_secs(1), rows).await {
-            status.shards.push(row);
-            status.held.extend(held);
-        }
+    #[tokio::test]
+    async fn a_shard_without_its_thread_fails_the_run() {
+        let folder = pair::key_folder();
+        let (control, events) = mpsc::channel(EVENTS_MAX);
+        let (word_sender, words) = mpsc::unbounded_channel();
+        let directory = Arc::new(Directory::new(1));
+        let shared = Shared { directory, owners: BTreeMap::new(), control, network: Settings::default() };
+        let resolved = pair::resolved();
+        let identity = Identity::load(folder.path(), slackline_net::Role::Server).unwrap();
+        let daemon = Daemon::new(ServerId(0), resolved, identity, Arc::new(shared), None, Instant::now());
+        word_sender.send(Word::HasValues(ShardId(3))).unwrap();
+        word_sender.send(Word::Ended(ShardId(3))).unwrap();
+        let error = daemon.run(pair::listener(&folder), events, words).await.unwrap_err();
+        assert!(
+            !error.is_users() && error.to_string().contains("the thread of shard 3 has ended"),
+            "{error}"
+        );
     }
-    // The rows of all shards together must fit one message.
-    status.held.truncate(STATUS_ROWS_MAX);
-    status.shards.truncate(STATUS_ROWS_MAX);
-    shared.directory.send(session, Outgoing::Message(ToPeer::Status(Box::new(status))));
 }

@@ -3,7 +3,7 @@
 //! A file is whole or not there: each is written under another name, synced and renamed. `metrics.jsonl` grows by whole lines.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -11,10 +11,37 @@ use slackline_server_core::record::Figures;
 
 /// A file of the results cannot be written.
 #[derive(Debug, thiserror::Error)]
-#[error("{} cannot be written: {source}; free space or choose another folder with --out", path.display())]
+#[error("{} cannot be written: {source}; {}", path.display(), self.remedy())]
 pub struct FileError {
     path: PathBuf,
     source: io::Error,
+}
+
+impl FileError {
+    /// Whether the folder that was asked for is the fault, and not the state of the disk.
+    #[must_use]
+    pub fn is_users(&self) -> bool {
+        use io::ErrorKind as Kind;
+        matches!(
+            self.source.kind(),
+            Kind::NotFound
+                | Kind::NotADirectory
+                | Kind::IsADirectory
+                | Kind::AlreadyExists
+                | Kind::PermissionDenied
+                | Kind::ReadOnlyFilesystem
+                | Kind::InvalidFilename
+                | Kind::InvalidInput
+        )
+    }
+
+    fn remedy(&self) -> &'static str {
+        if self.is_users() {
+            "choose a folder that can be made and written to, with --out"
+        } else {
+            "free space or choose another folder with --out"
+        }
+    }
 }
 
 /// What every summary and every line of metrics begins with.
@@ -49,7 +76,7 @@ impl Heading {
 #[derive(Debug)]
 pub(crate) struct Results {
     folder: PathBuf,
-    metrics: File,
+    metrics: Lines<File>,
 }
 
 impl Results {
@@ -70,7 +97,7 @@ impl Results {
         let path = folder.join("metrics.jsonl");
         let metrics =
             OpenOptions::new().create(true).write(true).truncate(true).open(&path).map_err(failed(&path))?;
-        Ok(Self { folder: folder.to_owned(), metrics })
+        Ok(Self { folder: folder.to_owned(), metrics: Lines::new(metrics) })
     }
 
     /// Adds a line of metrics. `event` says what for: `progress`, or `evaluate` and at how many samples.
@@ -78,22 +105,26 @@ impl Results {
         let mut line = merged([event, figures_json(figures)]).to_string();
         line.push('\n');
         let path = || self.folder.join("metrics.jsonl");
-        self.metrics.write_all(line.as_bytes()).map_err(|source| FileError { path: path(), source })
+        self.metrics.add(line.as_bytes()).map_err(|source| FileError { path: path(), source })
+    }
+
+    /// Where they lie.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Writes the summary.
-    pub(crate) fn summary(
-        &self,
-        heading: &Heading,
-        figures: &Figures,
-        extra: Value,
-    ) -> Result<(), FileError> {
-        let summary = merged([heading.to_json(), figures_json(figures), extra]);
+    pub(crate) fn summary(&self, summary: &Value) -> Result<(), FileError> {
         // A value made of plain numbers, texts and maps can always be written as JSON.
-        let mut text = serde_json::to_string_pretty(&summary).unwrap_or_default();
+        let mut text = serde_json::to_string_pretty(summary).unwrap_or_default();
         text.push('\n');
         write_whole(&self.folder.join("summary.json"), text.as_bytes())
     }
+}
+
+/// What the summary holds.
+pub(crate) fn summary_of(heading: &Heading, figures: &Figures, extra: Value) -> Value {
+    merged([heading.to_json(), figures_json(figures), extra])
 }
 
 fn figures_json(figures: &Figures) -> Value {
@@ -111,12 +142,123 @@ fn merged<const N: usize>(parts: [Value; N]) -> Value {
 }
 
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    let unfinished = path.with_extension("unfinished");
     let write = || {
-        let unfinished = path.with_extension("unfinished");
         let mut file = File::create(&unfinished)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&unfinished, path)
     };
-    write().map_err(|source| FileError { path: path.to_owned(), source })
+    write().map_err(|source| {
+        // Where it cannot be removed either, the first error says why.
+        let _ = fs::remove_file(&unfinished);
+        FileError { path: path.to_owned(), source }
+    })
+}
+
+/// A file that grows by whole lines.
+#[derive(Debug)]
+struct Lines<F> {
+    file: F,
+    /// Bytes of all whole lines.
+    good: u64,
+}
+
+/// A file that can be made shorter.
+trait Cut {
+    fn cut(&mut self, length: u64) -> io::Result<()>;
+}
+
+impl Cut for File {
+    fn cut(&mut self, length: u64) -> io::Result<()> {
+        self.set_len(length)
+    }
+}
+
+impl<F: Write + Seek + Cut> Lines<F> {
+    const fn new(file: F) -> Self {
+        Self { file, good: 0 }
+    }
+
+    fn add(&mut self, line: &[u8]) -> io::Result<()> {
+        if let Err(error) = self.file.write_all(line) {
+            // A disk that is full takes the part of the line that still fits. The first error is the one to tell.
+            let _ = self.file.cut(self.good);
+            let _ = self.file.seek(SeekFrom::Start(self.good));
+            return Err(error);
+        }
+        self.good += line.len() as u64;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk with room for so many bytes.
+    #[derive(Debug)]
+    struct Disk {
+        file: io::Cursor<Vec<u8>>,
+        room: usize,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let left = self.room.saturating_sub(self.file.position() as usize);
+            if left == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.file.write(&bytes[..bytes.len().min(left)])
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Seek for Disk {
+        fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+            self.file.seek(to)
+        }
+    }
+
+    impl Cut for Disk {
+        fn cut(&mut self, length: u64) -> io::Result<()> {
+            self.file.get_mut().truncate(length as usize);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_that_does_not_fit_leaves_nothing_of_itself() {
+        let mut lines = Lines::new(Disk { file: io::Cursor::default(), room: 10 });
+        lines.add(b"one\n").unwrap();
+        assert_eq!(lines.add(b"too long\n").unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert_eq!(lines.file.file.get_ref(), b"one\n");
+        lines.file.room = 100;
+        lines.add(b"two\n").unwrap();
+        assert_eq!(lines.file.file.get_ref(), b"one\ntwo\n");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_finished_is_not_left_half_way() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("summary.json");
+        // Nothing can be renamed onto a folder.
+        fs::create_dir(&path).unwrap();
+        assert!(write_whole(&path, b"{}").is_err());
+        assert!(!path.with_extension("unfinished").exists());
+    }
+
+    #[test]
+    fn a_wrong_folder_is_told_from_a_full_disk() {
+        let failed = |kind: io::ErrorKind| FileError { path: "out".into(), source: kind.into() };
+        for kind in [io::ErrorKind::NotADirectory, io::ErrorKind::PermissionDenied, io::ErrorKind::NotFound] {
+            assert!(failed(kind).is_users() && !failed(kind).to_string().contains("space"), "{kind}");
+        }
+        for kind in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded, io::ErrorKind::Other] {
+            assert!(!failed(kind).is_users() && failed(kind).to_string().contains("free space"), "{kind}");
+        }
+    }
 }

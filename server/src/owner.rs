@@ -6,11 +6,12 @@ use std::time::Instant;
 
 use slackline_core::ids::{Clock, Incarnation, KeyRange, Moment, Sequence, ShardId, WorkerId};
 use slackline_core::limits::STATUS_ROWS_MAX;
-use slackline_core::wire::{Dtype, HeldRow, Served, ShardRow, ToPeer, TransferHeader, TransferKind};
+use slackline_core::wire::{Dtype, Served, ToPeer, TransferHeader, TransferKind};
 use slackline_server_core::{Notice, Shard, ShardEffect, ShardEvent, ShardSettings};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::directory::{Directory, Outgoing};
+use crate::looks::Rows;
 
 /// Events that may wait for a shard. A worker has at most a few; when it is full, sessions wait and QUIC slows the peers.
 const INBOX_MAX: usize = 1024;
@@ -24,7 +25,19 @@ pub(crate) enum Task {
     /// An event for the shard.
     Event(ShardEvent),
     /// The rows for a status.
-    Look(oneshot::Sender<(ShardRow, Vec<HeldRow>)>),
+    Look(oneshot::Sender<Rows>),
+    /// An end without order.
+    #[cfg(test)]
+    Panic,
+}
+
+/// What an owner's thread tells the control loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// The shard has values now.
+    HasValues(ShardId),
+    /// The thread is at its end: nobody will answer for the shard any more.
+    Ended(ShardId),
 }
 
 /// The handle of a shard's owner.
@@ -36,19 +49,20 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    /// Starts the thread. It says on `has_values` once when the shard has values, and ends when all handles are gone.
+    /// Starts the thread. It ends when all handles are gone; its last word on `words` is [`Word::Ended`], even where it panics.
     pub(crate) fn start(
         settings: ShardSettings,
         began: Instant,
         directory: Arc<Directory>,
-        has_values: mpsc::UnboundedSender<ShardId>,
+        words: mpsc::UnboundedSender<Word>,
     ) -> std::io::Result<(Self, JoinHandle<()>)> {
         let (inbox, tasks) = mpsc::channel(INBOX_MAX);
         // A lock, since the network's thread takes buffers that this one gives back; held for a push or a pop.
         let spare = Arc::new(Mutex::new(Vec::new()));
         let owner = Self { keys: settings.keys, inbox, spare: spare.clone() };
         let id = settings.id;
-        let work = Work { shard: Shard::new(settings), began, directory, has_values, spare };
+        let ending = Ending { shard: id, words };
+        let work = Work { shard: Shard::new(settings), began, directory, ending, spare };
         let thread =
             std::thread::Builder::new().name(format!("shard {}", id.0)).spawn(move || work.run(tasks))?;
         Ok((owner, thread))
@@ -61,11 +75,25 @@ impl Owner {
     }
 }
 
+/// Says that the thread ends, however it does: a shard that nobody owns must not look like one that is only slow.
+struct Ending {
+    shard: ShardId,
+    /// At most two words are ever said, so it needs no bound.
+    words: mpsc::UnboundedSender<Word>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        // The other end is the control loop; where it is gone, the process is at its end.
+        let _ = self.words.send(Word::Ended(self.shard));
+    }
+}
+
 struct Work {
     shard: Shard,
     began: Instant,
     directory: Arc<Directory>,
-    has_values: mpsc::UnboundedSender<ShardId>,
+    ending: Ending,
     spare: Arc<Mutex<Vec<Vec<f32>>>>,
 }
 
@@ -81,6 +109,8 @@ impl Work {
                     // Whoever asked may have gone.
                     let _ = answer.send(rows);
                 }
+                #[cfg(test)]
+                Task::Panic => panic!("planned"),
             }
             for effect in effects.drain(..) {
                 self.perform(effect);
@@ -95,10 +125,10 @@ impl Work {
             }
             ShardEffect::Serve { session, reader, request, values, served } => {
                 let header = self.values_header(reader, request, served);
-                self.directory.send(session, Outgoing::Values(Box::new(header), values));
+                self.directory.send_values(session, header, values);
             }
             // The other end is the control loop; it is gone only when the process ends.
-            ShardEffect::HasValues => drop(self.has_values.send(self.shard.id())),
+            ShardEffect::HasValues => drop(self.ending.words.send(Word::HasValues(self.shard.id()))),
             ShardEffect::Recycle(buffer) => {
                 let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
                 if spare.len() < SPARE_MAX && buffer.len() as u64 == self.shard.keys().len {
@@ -137,5 +167,30 @@ impl Work {
             stripe: self.shard.keys(),
             held_us: served.held_us,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slackline_core::ids::ServerId;
+
+    use super::*;
+
+    // A shard whose thread had panicked looked like one that was slow, and all workers waited for it for ever.
+    #[test]
+    fn a_thread_that_panics_says_that_it_ended() {
+        let config = crate::pair::resolved().config;
+        let settings = crate::parts::shards(ServerId(0), &config).remove(0);
+        let (id, keys) = (settings.id, settings.keys);
+        let (words, mut said) = mpsc::unbounded_channel();
+        let (owner, thread) =
+            Owner::start(settings, Instant::now(), Arc::new(Directory::new(1)), words).unwrap();
+        let initial = vec![0.0; keys.len as usize];
+        owner.inbox.blocking_send(Task::Event(ShardEvent::Initialize(initial))).unwrap();
+        owner.inbox.blocking_send(Task::Panic).unwrap();
+        assert_eq!(said.blocking_recv(), Some(Word::HasValues(id)));
+        assert_eq!(said.blocking_recv(), Some(Word::Ended(id)));
+        assert!(thread.join().is_err());
+        assert!(owner.inbox.blocking_send(Task::Event(ShardEvent::Start)).is_err());
     }
 }

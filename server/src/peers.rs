@@ -1,21 +1,39 @@
 //! The end of a run for the other servers: the coordinator tells them, so that none is left running.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use slackline_core::wire::{Text, ToPeer, ToServer};
 use slackline_net::{CloseCode, Connector, Identity, Settings};
+use tokio::task::JoinSet;
 
 /// How long one server is looked for. It was there a moment ago, or it is not needed any more.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Tells the servers at `addresses` to end; those that cannot be told are named in the log.
-pub(crate) async fn stop(addresses: &[String], identity: &Identity, network: &Settings, reason: &str) {
-    let Ok(connector) = Connector::new(identity, network) else { return };
-    for address in addresses {
-        if let Err(text) = stop_one(&connector, address, reason).await {
-            tracing::warn!(%address, "a server could not be told that the run is over: {text}");
+/// Tells the servers at `addresses` to end, all at once; those that cannot be told are named in the log.
+pub(crate) async fn stop(
+    addresses: &[String],
+    identity: &Identity,
+    network: &Settings,
+    reason: &'static str,
+) {
+    let connector = match Connector::new(identity, network) {
+        Ok(connector) => Arc::new(connector),
+        Err(error) => {
+            tracing::warn!("no other server could be told that {reason}: {error}");
+            return;
         }
+    };
+    let mut telling = JoinSet::new();
+    for address in addresses {
+        let (connector, address) = (connector.clone(), address.clone());
+        telling.spawn(async move {
+            if let Err(text) = stop_one(&connector, &address, reason).await {
+                tracing::warn!(%address, "a server could not be told that {reason}: {text}");
+            }
+        });
     }
+    while telling.join_next().await.is_some() {}
     connector.close(CloseCode::Done, "").await;
 }
 

@@ -14,7 +14,7 @@ use slackline_server_core::ShardEvent;
 use slackline_server_core::shard::Push;
 use tokio::sync::mpsc;
 
-use crate::directory::{Directory, OUTGOING_MAX, Outgoing};
+use crate::directory::{Directory, OUTGOING_MAX, Outgoing, Values};
 use crate::owner::{Owner, Task};
 
 /// Transfers of one session that may be arriving at one shard at once. A worker has one push under way and perhaps a retry.
@@ -39,7 +39,7 @@ pub(crate) async fn serve(id: SessionId, connection: Connection, shared: Arc<Sha
         }
     };
     let (outgoing, waiting) = mpsc::channel(OUTGOING_MAX);
-    shared.directory.insert(id, outgoing);
+    shared.directory.insert(id, outgoing, connection.clone());
     let opened = ControlEvent::Opened {
         session: id,
         role: connection.role(),
@@ -129,6 +129,14 @@ impl Session {
             return Ok(());
         }
         let values = gather.take();
+        let is_initial = header.kind == TransferKind::Initial;
+        if let Some(at) = values.iter().position(|value| is_initial && !value.is_finite()) {
+            let (shard, key) = (header.shard, header.keys.start + at as u64);
+            return Err(format!(
+                "the initial values for {shard} are not all finite: key {key} is {}",
+                values[at]
+            ));
+        }
         let event = match header.kind {
             TransferKind::Initial => ShardEvent::Initialize(values),
             _ => ShardEvent::Push(Push {
@@ -143,7 +151,7 @@ impl Session {
                 gradient: Some(values),
             }),
         };
-        // Fails only when the shard's thread has ended, with the process.
+        // Fails only when the shard's thread has ended, and with it the run: the thread itself has told the control loop.
         let _ = owner.inbox.send(Task::Event(event)).await;
         Ok(())
     }
@@ -199,11 +207,13 @@ async fn write(
                     return;
                 }
             }
-            Outgoing::Values(header, values) => {
+            // As many tasks at most as the session has places for values.
+            Outgoing::Values(outgoing) => {
                 let connection = connection.clone();
                 tokio::spawn(async move {
+                    let Values { header, values, _place } = *outgoing;
                     let values = SharedValues::from(values);
-                    if let Err(error) = transfer::send(&connection, *header, &values, &network).await {
+                    if let Err(error) = transfer::send(&connection, header, &values, &network).await {
                         tracing::debug!(%error, "values did not go out");
                     }
                 });

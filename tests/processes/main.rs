@@ -16,5 +16,7 @@ mod membership;
 mod peer;
 mod process;
 mod runs;
+mod servers;
+mod shards;
 mod stage;
 mod strangers;

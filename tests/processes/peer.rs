@@ -88,7 +88,8 @@ impl Peer {
         self.say(&ToServer::Join(join));
         let joined = self.next();
         let Some(ToPeer::Joined { worker, incarnation, clock }) = joined else { panic!("{joined:?}") };
-        let batch_count = 1;
+        let train = &run.config.train;
+        let batch_count = (sample_count * train.epochs).div_ceil(train.batch);
         let register = Register { worker, incarnation, layout_hash, config_hash, clock, batch_count };
         self.say(&ToServer::Register(register));
         let registered = self.next();

@@ -75,13 +75,26 @@ impl Stage {
         more: impl FnOnce(&mut Command),
     ) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_slackline"));
-        command.args(arguments).current_dir(self.folder.path()).env("TMPDIR", self.path("tmp"));
+        command.args(arguments);
+        more(&mut command);
+        self.launch(name, command)
+    }
+
+    /// Starts the program from a shell that does `first` before, such as setting a limit.
+    pub(crate) fn start_after(&self, name: &str, first: &str, arguments: &[&str]) -> Process {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{first}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_slackline")]);
+        command.args(arguments);
+        self.launch(name, command)
+    }
+
+    fn launch(&self, name: &str, mut command: Command) -> Process {
+        command.current_dir(self.folder.path()).env("TMPDIR", self.path("tmp"));
         for (variable, _) in std::env::vars_os() {
             if variable.to_string_lossy().starts_with("SLACKLINE__") {
                 command.env_remove(variable);
             }
         }
-        more(&mut command);
         let process = Process::start(name, &mut command);
         self.started.lock().unwrap().push(process.clone());
         process

@@ -163,6 +163,25 @@ fn a_transfer_of_a_stranger_ends_its_session_only() {
 }
 
 #[test]
+fn initial_values_that_are_not_finite_are_refused() {
+    let stage = Stage::new();
+    let over = [("cluster.lease_s", "1.0")];
+    let cluster = Cluster::start(&stage, &over);
+    let run = resolved(&over);
+    let (shard, keys) = run.config.partition().shards().next().unwrap();
+    let mut peer = Peer::connect(&stage.path("keys"), Role::Worker, &cluster.addresses[0]).unwrap();
+    let member = peer.join(&run);
+    let header = TransferHeader { kind: TransferKind::Initial, ..push_header(member, shard, keys) };
+    let mut values = vec![0.0; keys.len as usize];
+    values[5] = f32::NAN;
+    peer.push(header, values);
+    let closed = peer.closed();
+    assert!(closed.contains("initial values for shard 0 are not all finite: key 5 is NaN"), "{closed}");
+    is_counted(&cluster, "1 malformed");
+    cluster.still_trains();
+}
+
+#[test]
 fn a_push_far_out_of_order_is_refused_and_the_run_goes_on() {
     let stage = Stage::new();
     let over = [("workers", "1"), ("cluster.lease_s", "1.0")];

@@ -67,7 +67,7 @@ impl Connector {
             match self.prepare(remote) {
                 Ok((endpoint, config)) => {
                     let head_start = HEAD_START * u32::try_from(index).unwrap_or(u32::MAX);
-                    let attempt = Attempt { endpoint, config, remote, deadline, within };
+                    let attempt = Attempt { endpoint, config, remote, deadline };
                     attempts.spawn(async move {
                         sleep(head_start).await;
                         attempt.run().await
@@ -158,27 +158,31 @@ struct Attempt {
     config: ClientConfig,
     remote: SocketAddr,
     deadline: Instant,
-    within: Duration,
 }
 
 impl Attempt {
     async fn run(self) -> Result<Connection, ConnectError> {
-        let Self { endpoint, config, remote, deadline, within } = self;
-        let failed = |error: quinn::ConnectionError| ConnectError::of(remote, within, &error);
+        let Self { endpoint, config, remote, deadline } = self;
+        // What really passed: QUIC gives up by itself after its idle timeout, which can be before the deadline.
+        let began = Instant::now();
+        let failed = |error: quinn::ConnectionError| ConnectError::of(remote, began.elapsed(), &error);
         // Whatever host is dialled, the certificate must be a server's of the same authority.
         let connecting = endpoint
             .connect_with(config, remote, subject(Role::Server))
             .map_err(|error| ConnectError::Unreachable { remote, reason: error.to_string() })?;
         let quic = timeout_at(deadline, connecting)
             .await
-            .map_err(|_| ConnectError::NoAnswer { remote, within })?
+            .map_err(|_| ConnectError::NoAnswer { remote, waited: began.elapsed() })?
             .map_err(failed)?;
         // In TLS 1.3 the connecting side is done before the server has looked at its certificate; the server's first stream
         // is the first sign that it was accepted.
-        let control = timeout_at(deadline, quic.accept_bi())
-            .await
-            .map_err(|_| ConnectError::Silent { remote, within })?
-            .map_err(failed)?;
+        let silent = || ConnectError::Silent { remote, waited: began.elapsed() };
+        let control = timeout_at(deadline, quic.accept_bi()).await.map_err(|_| silent())?.map_err(
+            |error| match error {
+                quinn::ConnectionError::TimedOut => silent(),
+                error => failed(error),
+            },
+        )?;
         Ok(Connection::new(quic, Role::Server, Some(control)))
     }
 }

@@ -1,8 +1,8 @@
 //! What can go wrong between two processes, and who can do something about it.
 
-use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
+use std::{fmt, io};
 
 use quinn_proto::TransportErrorCode;
 use rustls::AlertDescription;
@@ -45,7 +45,7 @@ pub enum BindError {
     Keys(#[from] crate::keys::KeysError),
 }
 
-/// What became of a handshake that a listener could not complete, for counting.
+/// What became of a handshake that a listener could not complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HandshakeFailure {
     /// The peer showed no certificate.
@@ -64,30 +64,17 @@ pub enum HandshakeFailure {
     Other,
 }
 
-impl HandshakeFailure {
-    /// All kinds, in the order of their numbers.
-    pub const ALL: [Self; 7] = [
-        Self::NoCertificate,
-        Self::OtherAuthority,
-        Self::NoRole,
-        Self::OtherProtocol,
-        Self::RefusedByPeer,
-        Self::TimedOut,
-        Self::Other,
-    ];
-
-    /// A word for a label.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::NoCertificate => "no_certificate",
-            Self::OtherAuthority => "other_authority",
-            Self::NoRole => "no_role",
-            Self::OtherProtocol => "other_protocol",
-            Self::RefusedByPeer => "refused_by_peer",
-            Self::TimedOut => "timed_out",
-            Self::Other => "other",
-        }
+impl fmt::Display for HandshakeFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoCertificate => "it shows no certificate",
+            Self::OtherAuthority => "its certificate is of another authority",
+            Self::NoRole => "its certificate has no role's name",
+            Self::OtherProtocol => "it does not speak this protocol",
+            Self::RefusedByPeer => "it does not accept this server's certificate",
+            Self::TimedOut => "it fell silent in the handshake",
+            Self::Other => "its handshake broke off",
+        })
     }
 }
 
@@ -135,22 +122,22 @@ pub enum ConnectError {
     },
     /// No server answered.
     #[error(
-        "no answer from {remote} within {:.1} s: is the server running, and is UDP let through to it?",
-        within.as_secs_f64()
+        "no answer from {remote} in {:.1} s: is the server running, and is UDP let through to it?",
+        waited.as_secs_f64()
     )]
     NoAnswer {
         /// The address tried.
         remote: SocketAddr,
-        /// How long.
-        within: Duration,
+        /// How long it was waited for.
+        waited: Duration,
     },
     /// A server let this side in and said nothing: it is at a loss, or at its end.
-    #[error("{remote} accepted the connection but sent no welcome within {:.1} s", within.as_secs_f64())]
+    #[error("{remote} accepted the connection but sent no welcome in {:.1} s", waited.as_secs_f64())]
     Silent {
         /// The address tried.
         remote: SocketAddr,
-        /// How long.
-        within: Duration,
+        /// How long it was waited for.
+        waited: Duration,
     },
     /// They do not accept this side's certificate.
     #[error(
@@ -223,7 +210,7 @@ impl ConnectError {
         }
     }
 
-    pub(crate) fn of(remote: SocketAddr, within: Duration, error: &quinn::ConnectionError) -> Self {
+    pub(crate) fn of(remote: SocketAddr, waited: Duration, error: &quinn::ConnectionError) -> Self {
         let reason = shown(&error.to_string());
         match (alert(error), error) {
             (Some((_, AlertDescription::NoApplicationProtocol)), _) => Self::OtherProtocol { remote },
@@ -241,7 +228,7 @@ impl ConnectError {
                 Self::RefusedByPeer { remote, reason }
             }
             (None, quinn::ConnectionError::VersionMismatch) => Self::OtherProtocol { remote },
-            (None, quinn::ConnectionError::TimedOut) => Self::NoAnswer { remote, within },
+            (None, quinn::ConnectionError::TimedOut) => Self::NoAnswer { remote, waited },
             _ => Self::Broke { remote, error: error.clone().into() },
         }
     }

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use quinn::{Endpoint, EndpointConfig, Incoming, ServerConfig, TokioRuntime};
@@ -24,15 +23,6 @@ const HANDSHAKES_WAITING_MAX: usize = 1024;
 const HANDSHAKE_BYTES_MAX: u64 = 64 << 10;
 const HANDSHAKE_BYTES_TOTAL_MAX: u64 = 16 << 20;
 
-#[derive(Default)]
-struct Failures([AtomicU64; HandshakeFailure::ALL.len()]);
-
-impl Failures {
-    fn count(&self, failure: HandshakeFailure) {
-        self.0[failure as usize].fetch_add(1, Ordering::Relaxed);
-    }
-}
-
 /// The configurations of the paths; they differ in the size of a datagram.
 struct ByPath {
     near_v4: Arc<ServerConfig>,
@@ -45,7 +35,6 @@ pub struct Listener {
     endpoint: Endpoint,
     local: SocketAddr,
     configs: ByPath,
-    failures: Arc<Failures>,
 }
 
 impl fmt::Debug for Listener {
@@ -87,7 +76,7 @@ impl Listener {
             near_v6: Arc::new(config(Path::NearV6)),
             far: Arc::new(config(Path::Far)),
         };
-        Ok(Self { endpoint, local, configs, failures: Arc::default() })
+        Ok(Self { endpoint, local, configs })
     }
 
     /// The address, with the port that was given.
@@ -106,14 +95,7 @@ impl Listener {
             Path::NearV6 => &self.configs.near_v6,
             Path::Far => &self.configs.far,
         };
-        Some(Handshake { incoming, config: config.clone(), failures: self.failures.clone() })
-    }
-
-    /// Handshakes that failed since the start, by kind.
-    #[must_use]
-    pub fn failures(&self) -> [(HandshakeFailure, u64); HandshakeFailure::ALL.len()] {
-        HandshakeFailure::ALL
-            .map(|failure| (failure, self.failures.0[failure as usize].load(Ordering::Relaxed)))
+        Some(Handshake { incoming, config: config.clone() })
     }
 
     /// Closes all connections and takes no more; waits until the peers were told, or cannot be.
@@ -134,7 +116,6 @@ fn endpoint_config(identity: &Identity, local: SocketAddr, settings: &Settings) 
 pub struct Handshake {
     incoming: Incoming,
     config: Arc<ServerConfig>,
-    failures: Arc<Failures>,
 }
 
 impl fmt::Debug for Handshake {
@@ -153,14 +134,8 @@ impl Handshake {
     /// Completes the handshake and learns the peer's role.
     ///
     /// # Errors
-    /// [`HandshakeError`]; it has been counted.
+    /// [`HandshakeError`]: who tried, and what kind of failure it was.
     pub async fn complete(self) -> Result<Connection, HandshakeError> {
-        let failures = self.failures.clone();
-        let outcome = self.run().await;
-        outcome.inspect_err(|error| failures.count(error.failure))
-    }
-
-    async fn run(self) -> Result<Connection, HandshakeError> {
         let remote = self.remote();
         let failed = |error: &quinn::ConnectionError| HandshakeError::of(remote, error);
         let connecting = self.incoming.accept_with(self.config).map_err(|error| failed(&error))?;
@@ -176,7 +151,21 @@ impl Handshake {
         Ok(Connection::new(quic, role, None))
     }
 
-    /// Turns the peer away without an answer to its certificate.
+    /// Whether the peer has shown that it receives what is sent to its address.
+    #[must_use]
+    pub fn address_is_proven(&self) -> bool {
+        self.incoming.remote_address_validated()
+    }
+
+    /// Asks the peer to come again with a proof of its address (RFC 9000, section 8.1.2): one datagram, and nothing is kept. A peer
+    /// that has proven it already is refused.
+    pub fn ask_for_proof(self) {
+        if let Err(error) = self.incoming.retry() {
+            error.into_incoming().refuse();
+        }
+    }
+
+    /// Turns the peer away without a look at its certificate; it may try again later.
     pub fn refuse(self) {
         self.incoming.refuse();
     }
