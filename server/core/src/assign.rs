@@ -157,9 +157,8 @@ impl Assigner {
         returned: Option<BatchIndex>,
     ) -> Vec<Work> {
         let Some(desk) = self.desks.get_mut(&worker) else { return Vec::new() };
-        let is_repeated = desk.heard.replace((clock, done, returned)) == Some((clock, done, returned));
         // What a repeated ask says is known; a batch that it returns can lie on this very desk again.
-        let is_new = !is_repeated;
+        let is_new = desk.heard.replace((clock, done, returned)) != Some((clock, done, returned));
         if let Some(batch) = done.filter(|batch| is_new && desk.batches.remove(batch)) {
             self.done += 1;
             self.samples_done += self.plan.samples_before(batch.0 + 1) - self.plan.samples_before(batch.0);
