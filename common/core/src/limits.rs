@@ -1,4 +1,5 @@
-//! Every bound on what a peer or a run may ask for, in one place, with the relations between them asserted.
+//! The bounds on what a peer or a run may ask for, with the relations between them asserted. How long a queue inside one process
+//! may grow stands beside that queue.
 
 /// Bytes of one control message, its length prefix excluded. Checked before a byte is read or allocated.
 pub const CONTROL_BYTES_MAX: usize = 64 * 1024;

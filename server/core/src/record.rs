@@ -88,7 +88,7 @@ impl Record {
 
     /// Adds a worker's report.
     pub fn report(&mut self, now: Moment, report: &Report) {
-        add(&mut self.total, report);
+        self.total.merge(report);
         if report.samples == 0 {
             return;
         }
@@ -212,36 +212,6 @@ impl Record {
 
 fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
-}
-
-fn add(total: &mut Report, report: &Report) {
-    let sums: [(&mut u64, u64); 18] = [
-        (&mut total.iterations, report.iterations),
-        (&mut total.samples, report.samples),
-        (&mut total.times.compute_us, report.times.compute_us),
-        (&mut total.times.wait_for_clock_us, report.times.wait_for_clock_us),
-        (&mut total.times.push_us, report.times.push_us),
-        (&mut total.times.pull_us, report.times.pull_us),
-        (&mut total.times.data_us, report.times.data_us),
-        (&mut total.times.evaluate_us, report.times.evaluate_us),
-        (&mut total.times.total_us, report.times.total_us),
-        (&mut total.bytes_pushed, report.bytes_pushed),
-        (&mut total.bytes_pulled, report.bytes_pulled),
-        (&mut total.wire_sent, report.wire_sent),
-        (&mut total.wire_received, report.wire_received),
-        (&mut total.pushes_sent, report.pushes_sent),
-        (&mut total.pushes_applied, report.pushes_applied),
-        (&mut total.pushes_duplicate, report.pushes_duplicate),
-        (&mut total.pushes_dropped, report.pushes_dropped),
-        (&mut total.pulls_served, report.pulls_served),
-    ];
-    for (sum, value) in sums {
-        *sum = sum.saturating_add(value);
-    }
-    total.pulls_held = total.pulls_held.saturating_add(report.pulls_held);
-    total.loss_sum += report.loss_sum;
-    total.clock_lead.merge(&report.clock_lead);
-    total.version_staleness.merge(&report.version_staleness);
 }
 
 /// The measured part of `summary.json`.

@@ -62,7 +62,7 @@ impl Record {
 
     /// Takes back a report that the coordinator never heard; it is part of the next one.
     pub(crate) fn recover(&mut self, report: &Report) {
-        add(&mut self.counts, report);
+        self.counts.merge(report);
         self.is_wanted = true;
     }
 
@@ -70,59 +70,10 @@ impl Record {
     pub(crate) fn take(&mut self, now: Moment, times: Times) -> Report {
         (self.reported_at, self.is_wanted) = (now, false);
         let mut report = std::mem::take(&mut self.counts);
-        add_times(&mut report.times, &times);
+        report.times.merge(&times);
         report.wire_sent += self.wire.0 - self.wire_reported.0;
         report.wire_received += self.wire.1 - self.wire_reported.1;
         self.wire_reported = self.wire;
         report
     }
-}
-
-fn add(total: &mut Report, more: &Report) {
-    // Every field is named, so that a new one cannot be forgotten.
-    let Report {
-        iterations,
-        samples,
-        loss_sum,
-        times,
-        bytes_pushed,
-        bytes_pulled,
-        wire_sent,
-        wire_received,
-        pushes_sent,
-        pushes_applied,
-        pushes_duplicate,
-        pushes_dropped,
-        pulls_served,
-        pulls_held,
-        clock_lead,
-        version_staleness,
-    } = more;
-    total.iterations += iterations;
-    total.samples += samples;
-    total.loss_sum += loss_sum;
-    add_times(&mut total.times, times);
-    total.bytes_pushed += bytes_pushed;
-    total.bytes_pulled += bytes_pulled;
-    total.wire_sent += wire_sent;
-    total.wire_received += wire_received;
-    total.pushes_sent += pushes_sent;
-    total.pushes_applied += pushes_applied;
-    total.pushes_duplicate += pushes_duplicate;
-    total.pushes_dropped += pushes_dropped;
-    total.pulls_served += pulls_served;
-    total.pulls_held += pulls_held;
-    total.clock_lead.merge(clock_lead);
-    total.version_staleness.merge(version_staleness);
-}
-
-const fn add_times(total: &mut Times, more: &Times) {
-    let Times { compute_us, wait_for_clock_us, push_us, pull_us, data_us, evaluate_us, total_us } = *more;
-    total.compute_us += compute_us;
-    total.wait_for_clock_us += wait_for_clock_us;
-    total.push_us += push_us;
-    total.pull_us += pull_us;
-    total.data_us += data_us;
-    total.evaluate_us += evaluate_us;
-    total.total_us += total_us;
 }

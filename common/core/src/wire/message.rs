@@ -250,6 +250,46 @@ pub struct Report {
     pub version_staleness: Histogram,
 }
 
+impl Times {
+    /// Adds the times of another report.
+    pub fn merge(&mut self, more: &Self) {
+        let Self { compute_us, wait_for_clock_us, push_us, pull_us, data_us, evaluate_us, total_us } = *more;
+        add(&mut self.compute_us, compute_us);
+        add(&mut self.wait_for_clock_us, wait_for_clock_us);
+        add(&mut self.push_us, push_us);
+        add(&mut self.pull_us, pull_us);
+        add(&mut self.data_us, data_us);
+        add(&mut self.evaluate_us, evaluate_us);
+        add(&mut self.total_us, total_us);
+    }
+}
+
+impl Report {
+    /// Adds another report. Counts saturate: they can come from a peer.
+    pub fn merge(&mut self, more: &Self) {
+        self.loss_sum += more.loss_sum;
+        self.times.merge(&more.times);
+        add(&mut self.iterations, more.iterations);
+        add(&mut self.samples, more.samples);
+        add(&mut self.bytes_pushed, more.bytes_pushed);
+        add(&mut self.bytes_pulled, more.bytes_pulled);
+        add(&mut self.wire_sent, more.wire_sent);
+        add(&mut self.wire_received, more.wire_received);
+        add(&mut self.pushes_sent, more.pushes_sent);
+        add(&mut self.pushes_applied, more.pushes_applied);
+        add(&mut self.pushes_duplicate, more.pushes_duplicate);
+        add(&mut self.pushes_dropped, more.pushes_dropped);
+        add(&mut self.pulls_served, more.pulls_served);
+        add(&mut self.pulls_held, more.pulls_held);
+        self.clock_lead.merge(&more.clock_lead);
+        self.version_staleness.merge(&more.version_staleness);
+    }
+}
+
+const fn add(sum: &mut u64, more: u64) {
+    *sum = sum.saturating_add(more);
+}
+
 /// From a server.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub enum ToPeer {

@@ -140,3 +140,62 @@ proptest! {
         prop_assert_eq!(decode::<ToPeer>(&bytes), Ok(message));
     }
 }
+
+/// All counts of a report; a new field must be added here, or this does not compile.
+fn counts(report: &Report) -> Vec<u64> {
+    let Report {
+        iterations,
+        samples,
+        loss_sum: _,
+        times,
+        bytes_pushed,
+        bytes_pulled,
+        wire_sent,
+        wire_received,
+        pushes_sent,
+        pushes_applied,
+        pushes_duplicate,
+        pushes_dropped,
+        pulls_served,
+        pulls_held,
+        clock_lead,
+        version_staleness,
+    } = report;
+    let Times { compute_us, wait_for_clock_us, push_us, pull_us, data_us, evaluate_us, total_us } = *times;
+    let plain = [
+        *iterations,
+        *samples,
+        *bytes_pushed,
+        *bytes_pulled,
+        *wire_sent,
+        *wire_received,
+        *pushes_sent,
+        *pushes_applied,
+        *pushes_duplicate,
+        *pushes_dropped,
+        *pulls_served,
+        *pulls_held,
+        compute_us,
+        wait_for_clock_us,
+        push_us,
+        pull_us,
+        data_us,
+        evaluate_us,
+        total_us,
+        clock_lead.count(),
+        version_staleness.count(),
+    ];
+    plain.to_vec()
+}
+
+#[test]
+fn merged_reports_add_every_count_and_saturate() {
+    let report = samples::report();
+    let mut sum = report.clone();
+    sum.merge(&report);
+    let doubled: Vec<u64> = counts(&report).iter().map(|count| 2 * count).collect();
+    assert!(counts(&report).iter().all(|count| *count > 0), "a count of nothing proves nothing");
+    assert_eq!(counts(&sum), doubled);
+    sum.merge(&Report { samples: u64::MAX, ..Report::default() });
+    assert_eq!(sum.samples, u64::MAX);
+}
