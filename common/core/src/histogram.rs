@@ -56,6 +56,11 @@ impl Histogram {
         self.counts.values().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
+    /// The counts in rising order of values, each with the lowest value of its bucket.
+    pub fn rows(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.counts.iter().map(|(bucket, count)| (lowest_in((*bucket).min(LAST_BUCKET)), *count))
+    }
+
     /// Sum of the values counted.
     #[must_use]
     pub const fn sum(&self) -> u64 {

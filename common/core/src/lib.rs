@@ -1,7 +1,7 @@
 //! The pure words and rules of Slackline. Nothing here knows a socket, a thread, a file or the wall clock.
 //!
 //! Read in this order: [`ids`], [`limits`], [`layout`], [`model`], [`partition`], [`schedule`], [`consistency`], [`aggregate`],
-//! [`optimizer`], [`wire`], [`histogram`].
+//! [`optimizer`], [`wire`], [`histogram`], [`trace`].
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -15,9 +15,12 @@ pub mod histogram;
 pub mod ids;
 pub mod layout;
 pub mod limits;
+pub mod local;
 pub mod model;
 pub mod optimizer;
 pub mod partition;
 pub mod role;
 pub mod schedule;
+pub mod stragglers;
+pub mod trace;
 pub mod wire;

@@ -39,12 +39,18 @@ pub const ADDRESS_BYTES_MAX: usize = 64;
 /// Buckets of a histogram of staleness: exact up to 255, then sixteen a power of two.
 pub const HISTOGRAM_BUCKETS: usize = 256 + 16 * 56;
 
+/// Bytes of the trace of one shard: 2.8 million records, some 700,000 iterations. When it is full the trace ends and the run goes on.
+pub const TRACE_BYTES_MAX: u64 = 256 << 20;
+
+/// Bytes of the traces of one server's shards together; with more than eight shards, each may have less than [`TRACE_BYTES_MAX`].
+pub const TRACE_BYTES_SERVER_MAX: u64 = 2 << 30;
+
 /// Bytes of a text field at its limit, length included.
 const TEXT_FIELD: usize = 8 + TEXT_BYTES_MAX;
 
 /// Bytes of a report whose two histograms have all their buckets: twenty numbers; rows of (u32, u64) with length, sum and
 /// largest value.
-pub const REPORT_BYTES_MAX: usize = 20 * 8 + 2 * (3 * 8 + HISTOGRAM_BUCKETS * 12);
+pub const REPORT_BYTES_MAX: usize = 25 * 8 + 2 * (3 * 8 + HISTOGRAM_BUCKETS * 12);
 
 /// Bytes of a status with all its rows and the longest phase: server, phase, progress, three lists, hidden members, refusals.
 pub const STATUS_BYTES_MAX: usize = 4
@@ -72,4 +78,6 @@ const _: () = {
     assert!(4 + STATUS_BYTES_MAX <= CONTROL_BYTES_MAX);
     assert!(WORKER_COUNT_MAX <= WORKER_EVER_MAX);
     assert!(PUSH_WINDOW >= 2);
+    // Numbers of records have 32 bits.
+    assert!(TRACE_BYTES_MAX / (crate::trace::RECORD_BYTES as u64) < u32::MAX as u64);
 };

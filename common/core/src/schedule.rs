@@ -10,6 +10,44 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::ids::BatchIndex;
 
+/// How the line of samples is cut into batches: each is a run of units, and counted by its first one ([`BatchIndex`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Samples of a unit.
+    pub unit: u64,
+    /// Units of a batch; with `proportional` on average.
+    pub units: u64,
+    /// Whether a worker's batches follow its speed.
+    pub proportional: bool,
+}
+
+impl Cut {
+    /// Parts of a batch whose size follows the worker's speed: as fine as differences of speed matter.
+    const PARTS: u64 = 16;
+
+    /// How many times the average a proportional batch may have.
+    pub const LARGEST: u64 = 4;
+
+    /// Batches of about `batch` samples that follow the workers' speeds.
+    #[must_use]
+    pub const fn proportional(batch: u64) -> Self {
+        let units = if batch < Self::PARTS { batch } else { Self::PARTS };
+        Self { unit: batch.div_ceil(units), units, proportional: true }
+    }
+
+    /// Most units of a batch.
+    #[must_use]
+    pub const fn units_max(self) -> u64 {
+        if self.proportional { self.units * Self::LARGEST } else { self.units }
+    }
+
+    /// Most samples of a batch.
+    #[must_use]
+    pub const fn samples_max(self) -> u64 {
+        self.unit * self.units_max()
+    }
+}
+
 /// The order of samples in a run.
 #[derive(Clone, Debug)]
 pub struct DataOrder {
@@ -40,18 +78,19 @@ impl DataOrder {
         self.sample_total().div_ceil(self.batch)
     }
 
-    /// Samples in one batch; zero past the end of the run.
+    /// Samples in `units` batches from one on; zero past the end of the run.
     #[must_use]
-    pub const fn batch_len(&self, index: BatchIndex) -> u64 {
+    pub const fn batch_len(&self, index: BatchIndex, units: u64) -> u64 {
         let left = self.sample_total().saturating_sub(index.0.saturating_mul(self.batch));
-        if left < self.batch { left } else { self.batch }
+        let wanted = self.batch.saturating_mul(units);
+        if left < wanted { left } else { wanted }
     }
 
-    /// Writes the dataset indices of one batch to `samples`, replacing what was there.
-    pub fn samples(&mut self, index: BatchIndex, samples: &mut Vec<u32>) {
+    /// Writes the dataset indices of `units` batches from one on to `samples`, replacing what was there.
+    pub fn samples(&mut self, index: BatchIndex, units: u64, samples: &mut Vec<u32>) {
         samples.clear();
         let start = index.0.saturating_mul(self.batch);
-        for position in start..start + self.batch_len(index) {
+        for position in start..start + self.batch_len(index, units) {
             let (epoch, within) = (position / self.sample_count, position % self.sample_count);
             samples.push(self.permutation(epoch)[within as usize]);
         }
@@ -90,8 +129,8 @@ mod tests {
         let mut samples = Vec::new();
         let mut line = Vec::new();
         for index in 0..order.batch_count() {
-            order.samples(BatchIndex(index), &mut samples);
-            assert_eq!(samples.len() as u64, order.batch_len(BatchIndex(index)));
+            order.samples(BatchIndex(index), 1, &mut samples);
+            assert_eq!(samples.len() as u64, order.batch_len(BatchIndex(index), 1));
             line.extend(&samples);
         }
         line

@@ -76,7 +76,13 @@ fn to_server() -> Vec<ToServer> {
         }),
         ToServer::Renew,
         ToServer::Enter { clock },
-        ToServer::Ask(Ask { clock, done: Some(BatchIndex(1)), returned: None, report: Some(report) }),
+        ToServer::Ask(Ask {
+            clock,
+            done: Some(BatchIndex(1)),
+            returned: None,
+            compute_us: 1,
+            report: Some(report),
+        }),
         ToServer::Pull(Pull { shard, request: 2, kind: PullKind::Gated { clock, after: Sequence(3) } }),
         ToServer::PushNothing { shard, sequence: Sequence(2), clock },
         ToServer::Leave(Leave { outcome: Outcome::Failed(text.clone()), report: None }),
@@ -103,12 +109,12 @@ fn to_peer() -> Vec<ToPeer> {
         MemberRow { worker, incarnation, address: Text::new("[::1]:9"), clock: Some(clock), heard_ms: 5 };
     let row =
         ShardRow { shard, keys: KeyRange::new(1, 2), version: Version(3), minimum: None, has_values: true };
-    let outcome = PushOutcome::Applied { version: Version(1), staleness: 2 };
+    let outcome = PushOutcome::Applied { version: Version(1), staleness: 2, down_weighted: true };
     vec![
         ToPeer::Welcome { protocol: PROTOCOL, server: ServerId(1), boot: 2 },
         ToPeer::Joined { worker, incarnation, clock },
         ToPeer::Registered { has_values: true },
-        ToPeer::Work(Work::Batch { batch: BatchIndex(1), evaluate: Some(2), enter: Some(clock) }),
+        ToPeer::Work(Work::Batch { batch: BatchIndex(1), units: 1, evaluate: Some(2), enter: Some(clock) }),
         ToPeer::Pushed(Pushed { shard, sequence: Sequence(1), duplicate: false, clock, outcome, held_us: 2 }),
         ToPeer::Status(Box::new(Status { members: vec![member; 2], shards: vec![row], ..bare_status() })),
         ToPeer::Refused(Refusal { code: RefusalCode::Full, text: Text::new("no") }),
@@ -237,7 +243,7 @@ fn a_text_a_list_or_a_map_that_lies_about_its_length_is_malformed() {
     lies_are_refused(&Histogram::default(), &[0]);
     lies_are_refused(&ToPeer::Refused(Refusal { code: RefusalCode::Role, text: Text::default() }), &[8]);
     let report = Some(Report::default());
-    let ask = ToServer::Ask(Ask { clock: Clock(0), done: None, returned: None, report });
+    let ask = ToServer::Ask(Ask { clock: Clock(0), done: None, returned: None, compute_us: 1, report });
     let end = encode(&ask).unwrap().len();
     lies_are_refused(&ask, &[end - 48, end - 24]);
     // Behind variant, server, phase and no progress: members, hidden members, held pulls, shards.

@@ -4,17 +4,23 @@
 //! and those whose gradient was not used, are given out again, so every sample is used at least once, and exactly once while nobody
 //! crashes. Under bsp the batches of one clock are handed out before those of the next, so that P workers go through the
 //! data in the order of one worker with a batch P times as large.
+//!
+//! A batch is a run of units (see [`Cut`]). Where batches follow the workers' speeds, a worker
+//! that computes twice as many samples a second as the mean gets batches of twice as many units (DyLU's idea, Liu et al. 2024).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use slackline_core::ids::{BatchIndex, Clock, WorkerId};
+use slackline_core::schedule::Cut;
 use slackline_core::wire::Work;
 
 /// What the desk of one worker holds.
 #[derive(Clone, Debug, Default)]
 struct Desk {
-    /// Batches it has and has not reported.
-    batches: BTreeSet<BatchIndex>,
+    /// Batches it has and has not reported, with their units.
+    batches: BTreeMap<BatchIndex, u32>,
+    /// Samples a second that it computes, as far as is known.
+    speed: Option<f64>,
     /// The clock that it wants work for.
     asks: Option<Clock>,
     /// The clock that the last work it was given is for, with that work.
@@ -25,8 +31,8 @@ struct Desk {
     idle: bool,
     /// It was told so since it last asked: the word can be lost, and whoever asks again must hear it again.
     told: bool,
-    /// Its last ask: clock, batch done, batch returned.
-    heard: Option<(Clock, Option<BatchIndex>, Option<BatchIndex>)>,
+    /// Its last ask.
+    heard: Option<(Clock, Outcome)>,
     /// It has a new session: what was given over the old one may be lost.
     reconnected: bool,
     /// It joined a run that had begun and was given nothing yet: nobody waits for it.
@@ -44,10 +50,8 @@ enum Stage {
 /// What the batches of a run look like.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Batches of the whole run.
-    pub batch_count: u64,
-    /// Samples of a batch; the last may have fewer.
-    pub batch: u64,
+    /// How they are cut.
+    pub cut: Cut,
     /// Samples of the whole run.
     pub sample_total: u64,
     /// Evaluate whenever this many samples more have been handed out; zero for only at the end.
@@ -57,29 +61,63 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Samples in the first so many batches.
-    fn samples_before(&self, batches: u64) -> u64 {
-        batches.saturating_mul(self.batch).min(self.sample_total)
+    /// Units of the whole run; the last may have fewer samples.
+    const fn unit_count(&self) -> u64 {
+        self.sample_total.div_ceil(self.cut.unit)
+    }
+
+    /// Samples in the first so many units.
+    fn samples_before(&self, units: u64) -> u64 {
+        units.saturating_mul(self.cut.unit).min(self.sample_total)
+    }
+
+    /// Samples of a batch.
+    fn samples_of(&self, batch: BatchIndex, units: u32) -> u64 {
+        self.samples_before(batch.0 + u64::from(units)) - self.samples_before(batch.0)
     }
 }
+
+/// What a worker says of the work it was given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// A batch that is done.
+    pub done: Option<BatchIndex>,
+    /// A batch that must be done again.
+    pub returned: Option<BatchIndex>,
+    /// Microseconds that the gradient of the batch that is done took.
+    pub compute_us: u64,
+}
+
+/// Share of a speed that a new measurement makes: one slow moment does not halve a batch.
+const SPEED_NEW: f64 = 0.2;
 
 /// The batches of a run and who has them.
 #[derive(Clone, Debug)]
 pub struct Assigner {
     plan: Plan,
+    /// The first unit that was never given out.
     next: u64,
-    returned: BTreeSet<BatchIndex>,
+    returned: BTreeMap<BatchIndex, u32>,
+    /// Units done.
     done: u64,
+    /// Batches done.
+    batches_done: u64,
     desks: BTreeMap<WorkerId, Desk>,
     /// Workers that ask, in the order they asked.
     queue: VecDeque<WorkerId>,
+    /// Those of them that were told that there is nothing, in the same order: they are asked about again when that has changed.
+    resting: VecDeque<WorkerId>,
     stage: Stage,
     begun: bool,
     /// Batches that were given out more than once.
     repeated: u64,
     samples_done: u64,
+    /// Nobody needs work for an earlier clock than this one; without meaning once the run is disturbed.
+    turn: Clock,
     /// Evaluations that were asked for and are not in.
     evaluations: BTreeSet<u64>,
+    /// Somebody came or went after the run had begun.
+    disturbed: bool,
 }
 
 /// Batches that one worker may have: the one that it computes and the one after.
@@ -89,9 +127,9 @@ impl Desk {
     /// What it was given and has not reported, as it was given where that is known.
     fn unreported(&self) -> Vec<Work> {
         let given = self.given.map(|(_, work)| work);
-        let again = |batch: &BatchIndex| match given {
+        let again = |(batch, units): (&BatchIndex, &u32)| match given {
             Some(work @ Work::Batch { batch: last, .. }) if last == *batch => work,
-            _ => Work::Batch { batch: *batch, evaluate: None, enter: None },
+            _ => Work::Batch { batch: *batch, units: *units, evaluate: None, enter: None },
         };
         self.batches.iter().map(again).collect()
     }
@@ -104,15 +142,19 @@ impl Assigner {
         Self {
             plan,
             next: 0,
-            returned: BTreeSet::new(),
+            returned: BTreeMap::new(),
             done: 0,
+            batches_done: 0,
             desks: BTreeMap::new(),
             queue: VecDeque::new(),
+            resting: VecDeque::new(),
             stage: Stage::Batches,
             begun: false,
             repeated: 0,
             samples_done: 0,
+            turn: Clock(0),
             evaluations: BTreeSet::new(),
+            disturbed: false,
         }
     }
 
@@ -124,16 +166,19 @@ impl Assigner {
     /// A worker became a member.
     pub fn enter(&mut self, worker: WorkerId) {
         self.forget(worker);
+        self.disturbed |= self.begun;
         self.desks.insert(worker, Desk { fresh: self.begun, ..Desk::default() });
     }
 
     /// A worker is gone: what it had is to be done by others.
     pub fn forget(&mut self, worker: WorkerId) {
         if let Some(desk) = self.desks.remove(&worker) {
+            self.disturbed |= self.begun;
             self.repeated += desk.batches.len() as u64;
             self.returned.extend(desk.batches);
         }
         self.queue.retain(|queued| *queued != worker);
+        self.resting.retain(|queued| *queued != worker);
         if self.stage == (Stage::FinalEvaluation { by: Some(worker) }) {
             self.stage = Stage::FinalEvaluation { by: None };
         }
@@ -149,23 +194,27 @@ impl Assigner {
     /// A worker reports and asks. Asking again for the same clock is harmless. Returns work that was given before and may have been
     /// lost: with the first ask over a new session all that is not reported (a worker leaves alone what it has), and for a repeated ask
     /// its answer.
-    pub fn ask(
-        &mut self,
-        worker: WorkerId,
-        clock: Clock,
-        done: Option<BatchIndex>,
-        returned: Option<BatchIndex>,
-    ) -> Vec<Work> {
+    pub fn ask(&mut self, worker: WorkerId, clock: Clock, outcome: Outcome) -> Vec<Work> {
         let Some(desk) = self.desks.get_mut(&worker) else { return Vec::new() };
         // What a repeated ask says is known; a batch that it returns can lie on this very desk again.
-        let is_new = desk.heard.replace((clock, done, returned)) != Some((clock, done, returned));
-        if let Some(batch) = done.filter(|batch| is_new && desk.batches.remove(batch)) {
-            self.done += 1;
-            self.samples_done += self.plan.samples_before(batch.0 + 1) - self.plan.samples_before(batch.0);
+        let is_new = desk.heard.replace((clock, outcome)) != Some((clock, outcome));
+        if let Some(batch) = outcome.done.filter(|_| is_new)
+            && let Some(units) = desk.batches.remove(&batch)
+        {
+            let samples = self.plan.samples_of(batch, units);
+            self.done += u64::from(units);
+            self.batches_done += 1;
+            self.samples_done += samples;
+            if outcome.compute_us > 0 {
+                let speed = samples as f64 / outcome.compute_us as f64 * 1e6;
+                desk.speed = Some(desk.speed.map_or(speed, |known| known + SPEED_NEW * (speed - known)));
+            }
         }
-        if let Some(batch) = returned.filter(|batch| is_new && desk.batches.remove(batch)) {
+        if let Some(batch) = outcome.returned.filter(|_| is_new)
+            && let Some(units) = desk.batches.remove(&batch)
+        {
             self.repeated += 1;
-            self.returned.insert(batch);
+            self.returned.insert(batch, units);
         }
         let mut again = if std::mem::take(&mut desk.reconnected) { desk.unreported() } else { Vec::new() };
         if desk.asks.is_none() && desk.answered == Some(clock) {
@@ -176,9 +225,7 @@ impl Assigner {
         }
         desk.asks = Some(clock);
         desk.told = false;
-        if !self.queue.contains(&worker) {
-            self.queue.push_back(worker);
-        }
+        self.line_up(worker);
         again
     }
 
@@ -198,26 +245,28 @@ impl Assigner {
         {
             desk.asks = Some(desk.given.map_or(Clock(0), |(clock, _)| clock));
             (desk.idle, desk.told) = (true, true);
-            if !self.queue.contains(&worker) {
-                self.queue.push_back(worker);
-            }
+            self.line_up(worker);
         }
         is_first
     }
 
     /// Gives out what can be given out now. `minimum` is the clock at which an idle worker enters again.
-    pub fn settle(&mut self, minimum: Clock, grants: &mut Vec<(WorkerId, Work)>) {
+    pub fn settle(&mut self, minimum: impl Fn() -> Clock, grants: &mut Vec<(WorkerId, Work)>) {
         if !self.begun {
             return;
         }
         loop {
-            if self.stage == Stage::Batches && self.done == self.plan.batch_count {
+            if self.stage == Stage::Batches && self.done == self.plan.unit_count() {
                 self.stage = Stage::FinalEvaluation { by: None };
+            }
+            if self.has_something() {
+                self.resting.append(&mut self.queue);
+                std::mem::swap(&mut self.resting, &mut self.queue);
             }
             let before = grants.len();
             for _ in 0..self.queue.len() {
                 let Some(worker) = self.queue.pop_front() else { break };
-                self.serve(worker, minimum, grants);
+                self.serve(worker, &minimum, grants);
             }
             if grants.len() == before {
                 return;
@@ -225,11 +274,32 @@ impl Assigner {
         }
     }
 
-    fn serve(&mut self, worker: WorkerId, minimum: Clock, grants: &mut Vec<(WorkerId, Work)>) {
+    /// Puts a worker at the end of the queue, unless it stands there.
+    fn line_up(&mut self, worker: WorkerId) {
+        if let Some(place) = self.resting.iter().position(|resting| *resting == worker) {
+            self.resting.remove(place);
+            self.queue.push_back(worker);
+        } else if !self.queue.contains(&worker) {
+            self.queue.push_back(worker);
+        }
+    }
+
+    /// Whether there is something for workers that were told that there is nothing.
+    fn has_something(&self) -> bool {
+        match self.stage {
+            Stage::Batches => !self.returned.is_empty() || self.next < self.plan.unit_count(),
+            Stage::FinalEvaluation { by } => by.is_none(),
+            Stage::Done => true,
+        }
+    }
+
+    fn serve(&mut self, worker: WorkerId, minimum: &impl Fn() -> Clock, grants: &mut Vec<(WorkerId, Work)>) {
         let Some((clock, idle)) = self.desks.get(&worker).and_then(|desk| Some((desk.asks?, desk.idle)))
         else {
             return;
         };
+        let may_begin =
+            self.stage != Stage::Batches || (self.has_room(worker) && self.is_its_turn(worker, clock));
         let work = match self.stage {
             Stage::Done => Some(Work::Done),
             Stage::FinalEvaluation { by: None } => {
@@ -237,19 +307,23 @@ impl Assigner {
                 Some(Work::Evaluate { at_samples: self.plan.sample_total })
             }
             Stage::FinalEvaluation { by: Some(_) } => None,
-            Stage::Batches if !self.has_room(worker) || !self.is_its_turn(worker, clock) => {
+            Stage::Batches if !may_begin => {
                 self.queue.push_back(worker);
                 return;
             }
-            Stage::Batches => self.take(idle.then_some(minimum.max(clock))),
+            Stage::Batches => self.take(worker, idle.then(|| minimum().max(clock))),
         };
         let Some(desk) = self.desks.get_mut(&worker) else { return };
         match work {
             Some(work) => {
-                if let Work::Batch { batch, .. } = work {
-                    desk.batches.insert(batch);
+                if let Work::Batch { batch, units, .. } = work {
+                    desk.batches.insert(batch, units);
                 }
                 desk.answered = Some(clock);
+                if desk.idle {
+                    // It counts again, perhaps from an earlier clock.
+                    self.turn = Clock(0);
+                }
                 (desk.asks, desk.idle, desk.fresh) = (None, false, false);
                 let clock = if let Work::Batch { enter: Some(clock), .. } = work { clock } else { clock };
                 desk.given = Some((clock, work));
@@ -260,7 +334,7 @@ impl Assigner {
                     (desk.idle, desk.told) = (true, true);
                     grants.push((worker, Work::Idle));
                 }
-                self.queue.push_back(worker);
+                self.resting.push_back(worker);
             }
         }
     }
@@ -271,24 +345,34 @@ impl Assigner {
     }
 
     /// Under bsp: nobody else still needs work for an earlier clock. A worker whose clock was moved up skips some.
-    fn is_its_turn(&self, worker: WorkerId, clock: Clock) -> bool {
-        !self.plan.ordered
-            || self.desks.iter().all(|(other, desk)| {
-                let needs =
-                    desk.asks.unwrap_or_else(|| desk.given.map_or(Clock(0), |(given, _)| given.next()));
-                *other == worker || desk.idle || desk.fresh || needs >= clock
-            })
+    fn is_its_turn(&mut self, worker: WorkerId, clock: Clock) -> bool {
+        if !self.plan.ordered || (clock <= self.turn && !self.disturbed) {
+            return true;
+        }
+        let all = self.desks.iter().all(|(other, desk)| {
+            let needs = desk.asks.unwrap_or_else(|| desk.given.map_or(Clock(0), |(given, _)| given.next()));
+            // Whoever came or went can have moved others up, under a quorum while they wait for this very worker: whoever has its
+            // next work in hand does not wait for it.
+            let is_supplied = self.disturbed && desk.batches.len() >= AHEAD_MAX;
+            *other == worker || desk.idle || desk.fresh || is_supplied || needs >= clock
+        });
+        if all {
+            self.turn = clock;
+        }
+        all
     }
 
-    fn take(&mut self, enter: Option<Clock>) -> Option<Work> {
-        if let Some(batch) = self.returned.pop_first() {
-            return Some(Work::Batch { batch, evaluate: None, enter });
+    fn take(&mut self, worker: WorkerId, enter: Option<Clock>) -> Option<Work> {
+        if let Some((batch, units)) = self.returned.pop_first() {
+            return Some(Work::Batch { batch, units, evaluate: None, enter });
         }
-        if self.next == self.plan.batch_count {
+        let left = self.plan.unit_count() - self.next;
+        if left == 0 {
             return None;
         }
         let batch = BatchIndex(self.next);
-        self.next += 1;
+        let units = self.units_for(worker).min(left);
+        self.next += units;
         let (before, after) = (self.plan.samples_before(batch.0), self.plan.samples_before(self.next));
         let every = self.plan.evaluate_every;
         let due =
@@ -296,7 +380,19 @@ impl Assigner {
         if due {
             self.evaluations.insert(before);
         }
-        Some(Work::Batch { batch, evaluate: due.then_some(before), enter })
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        Some(Work::Batch { batch, units, evaluate: due.then_some(before), enter })
+    }
+
+    /// Units of a worker's next batch: in proportion to its speed among those that are known, where that is wanted.
+    fn units_for(&self, worker: WorkerId) -> u64 {
+        let cut = self.plan.cut;
+        let own = self.desks.get(&worker).and_then(|desk| desk.speed).filter(|_| cut.proportional);
+        let Some(own) = own else { return cut.units };
+        let known = || self.desks.values().filter_map(|desk| desk.speed);
+        let mean = known().sum::<f64>() / known().count() as f64;
+        let units = (cut.units as f64 * own / mean).round() as u64;
+        units.clamp(1, cut.units_max())
     }
 
     /// Workers that ask and were not given work yet.
@@ -305,10 +401,10 @@ impl Assigner {
         self.desks.values().filter(|desk| desk.asks.is_some()).count() as u32
     }
 
-    /// Batches of the run.
+    /// Units not done yet.
     #[must_use]
-    pub const fn batch_count(&self) -> u64 {
-        self.plan.batch_count
+    pub const fn units_left(&self) -> u64 {
+        self.plan.unit_count() - self.done
     }
 
     /// Samples of the batches done, each batch once.
@@ -319,8 +415,8 @@ impl Assigner {
 
     /// Batches done.
     #[must_use]
-    pub const fn done(&self) -> u64 {
-        self.done
+    pub const fn batches_done(&self) -> u64 {
+        self.batches_done
     }
 
     /// Batches that were given out again.
@@ -338,7 +434,7 @@ impl Assigner {
     /// Whether all batches are done.
     #[must_use]
     pub const fn is_trained(&self) -> bool {
-        self.done == self.plan.batch_count
+        self.done == self.plan.unit_count()
     }
 
     /// What must hold after every call.
@@ -347,11 +443,13 @@ impl Assigner {
     /// When it does not hold: for tests and the simulated world.
     pub fn check_invariants(&self) {
         let mut with_someone = BTreeSet::new();
-        for batch in self.desks.values().flat_map(|desk| &desk.batches) {
+        let mut accounted = self.done;
+        for (batch, units) in self.desks.values().flat_map(|desk| &desk.batches) {
             assert!(with_someone.insert(*batch), "{batch} lies on two desks");
-            assert!(!self.returned.contains(batch), "{batch} is on a desk and returned");
+            assert!(!self.returned.contains_key(batch), "{batch} is on a desk and returned");
+            accounted += u64::from(*units);
         }
-        let accounted = self.done + with_someone.len() as u64 + self.returned.len() as u64;
+        accounted += self.returned.values().map(|units| u64::from(*units)).sum::<u64>();
         assert_eq!(accounted, self.next, "a batch is lost or counted twice");
     }
 }

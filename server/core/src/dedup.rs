@@ -65,6 +65,12 @@ impl PushWindow {
         }
     }
 
+    /// Whether every push that has arrived was answered.
+    #[must_use]
+    pub const fn is_settled(&self) -> bool {
+        self.pending == 0
+    }
+
     /// Notes the answer.
     pub fn answer(&mut self, sequence: Sequence, outcome: PushOutcome) {
         if let Some(answer @ None) = self.answers.get_mut(&sequence.0) {

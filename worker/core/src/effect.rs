@@ -1,6 +1,6 @@
 //! What the worker asks of the shell.
 
-use slackline_core::ids::{BatchIndex, Sequence, ServerId, ShardId};
+use slackline_core::ids::{BatchIndex, Clock, Sequence, ServerId, ShardId};
 use slackline_core::wire::{ToServer, TransferHeader};
 
 use crate::error::WorkerError;
@@ -8,6 +8,7 @@ use crate::notice::Notice;
 
 /// Something to do. Effects are performed in the order they are given.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "an effect is made once and moved once; a box would cost more")]
 pub enum Effect {
     /// Open a connection; answered by `Connected` or `ConnectFailed`.
     Connect {
@@ -54,10 +55,27 @@ pub enum Effect {
         /// The facts, written as one stripe.
         header: TransferHeader,
     },
+    /// The answer to this pull goes to a place of its own, beside the training buffer; answered by `ValuesArrived`. It replaces an
+    /// earlier one for the same shard.
+    ExpectFresher {
+        /// From which server.
+        server: ServerId,
+        /// Of which shard.
+        shard: ShardId,
+        /// The number of the pull.
+        request: u64,
+    },
+    /// What came in answer to an [`Effect::ExpectFresher`] replaces the shard's values in the training buffer.
+    AdoptFresher {
+        /// Of which shard.
+        shard: ShardId,
+    },
     /// Read a batch into memory, beside the one that is being computed with; answered by `BatchLoaded`.
     LoadBatch {
-        /// Which.
+        /// Its first unit.
         batch: BatchIndex,
+        /// How many units it has.
+        units: u32,
     },
     /// Compute the gradient of a loaded batch on the training buffer; answered by `GradientReady`. Neither
     /// the buffer nor the batch is asked for again before that.
@@ -66,6 +84,17 @@ pub enum Effect {
         sequence: Sequence,
         /// Which batch.
         batch: BatchIndex,
+        /// Iterations completed before this one.
+        clock: Clock,
+        /// The shards whose values in the training buffer were pulled for this iteration and are newer than those that the worker
+        /// computed on before. With local steps, the others keep what the worker made of them.
+        adopted: Vec<ShardId>,
+    },
+    /// Nobody wants this gradient any more although it is being computed: answer `GradientReady` as soon as can be, whatever is in
+    /// the buffer. Without local steps a gradient that is ready anyway is no fault.
+    Abandon {
+        /// Its number.
+        sequence: Sequence,
     },
     /// This gradient is not needed any more. At most two are kept at once.
     ReleaseGradient {

@@ -55,8 +55,7 @@ impl Evaluation {
 impl Worker {
     /// Pulls a snapshot of every shard. The caller knows that no evaluation is under way.
     pub(crate) fn begin_evaluation(&mut self, at_samples: u64, last: bool, effects: &mut Vec<Effect>) {
-        let pull = OpenPull { request: 0, since: self.now, served: None };
-        let pulls = self.shards.keys().map(|shard| (*shard, pull)).collect();
+        let pulls = self.shards.keys().map(|shard| (*shard, OpenPull::new(self.now))).collect();
         self.evaluation = Evaluation::Pulling { at_samples, last, pulls };
         for server in self.servers() {
             self.resume_snapshots(server, effects);

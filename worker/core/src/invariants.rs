@@ -16,16 +16,17 @@ impl Worker {
         }
         let cycle = &self.cycle;
         if let Some(iteration) = &cycle.iteration {
-            assert!(iteration.pulls.keys().eq(self.shards.keys()), "an iteration pulls every shard");
+            let is_left = matches!(iteration.phase, Phase::Left);
+            let pulls_all = iteration.pulls.keys().eq(self.shards.keys());
+            assert!(is_left || self.settings.fragments > 1 || pulls_all, "an iteration pulls every shard");
             assert!(!self.finished, "a finished worker has no iteration");
             let is_computing = !matches!(iteration.phase, Phase::Pulling);
-            assert_eq!(
-                is_computing,
-                iteration.has_values() && iteration.loaded,
+            assert!(
+                is_left || is_computing == (iteration.has_values() && iteration.loaded),
                 "it computes when all is there, and not before"
             );
             assert!(cycle.forgotten.is_none(), "the buffers are free when an iteration begins");
-            let is_ready = matches!(iteration.phase, Phase::Ready(_));
+            let is_ready = matches!(iteration.phase, Phase::Ready(_) | Phase::Left);
             assert!(!is_ready || cycle.pushing.is_some(), "a gradient is pushed as soon as it can be");
             assert!(
                 !is_computing || iteration.has_asked || cycle.pushing.is_some(),

@@ -20,11 +20,21 @@ pub(crate) struct OpenPull {
     pub(crate) since: Moment,
     /// The facts of the answer.
     pub(crate) served: Option<Served>,
+    /// The number of a pull for fresher values, while one is under way.
+    pub(crate) fresher: Option<u64>,
+}
+
+impl OpenPull {
+    pub(crate) const fn new(since: Moment) -> Self {
+        Self { request: 0, since, served: None, fresher: None }
+    }
 }
 
 /// A gradient that is computed and not pushed yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gradient {
+    /// Microseconds that it took.
+    pub(crate) compute_us: u64,
     pub(crate) bad_key: Option<u64>,
     pub(crate) loss: f64,
     pub(crate) samples: u32,
@@ -42,6 +52,8 @@ pub(crate) enum Phase {
     },
     /// The pushes before it still lack an answer.
     Ready(Gradient),
+    /// Its clock was closed before it was computed: the shards are told that there is nothing.
+    Left,
 }
 
 /// The iteration that is not pushed yet.
@@ -53,11 +65,17 @@ pub(crate) struct Iteration {
     pub(crate) phase: Phase,
     /// Whether the work after this one has been asked for.
     pub(crate) has_asked: bool,
+    /// Its clock was closed without it.
+    pub(crate) is_overtaken: bool,
 }
 
 impl Iteration {
     pub(crate) fn has_values(&self) -> bool {
         self.pulls.values().all(|pull| pull.served.is_some())
+    }
+
+    fn served(&self) -> impl Iterator<Item = (ShardId, Served)> + '_ {
+        self.pulls.iter().filter_map(|(shard, pull)| Some((*shard, pull.served?)))
     }
 
     pub(crate) fn version_of(&self, shard: ShardId) -> Version {
@@ -82,6 +100,8 @@ pub(crate) struct Cycle {
     pub(crate) sequence: Sequence,
     /// Number of the last push before the worker entered the clock tables.
     pub(crate) entered_after: Sequence,
+    /// The version of each shard that the worker computed on last.
+    pub(crate) adopted: BTreeMap<ShardId, Version>,
     /// A gradient that was being computed when the lease ran out. Its buffers are in use until it is ready.
     pub(crate) forgotten: Option<Forgotten>,
 }
@@ -115,7 +135,7 @@ impl Cycle {
     pub(crate) fn category(&self) -> Category {
         match (&self.iteration, &self.pushing) {
             (Some(Iteration { phase: Phase::Computing { .. }, .. }), _) => Category::Compute,
-            (Some(Iteration { phase: Phase::Ready(_), .. }), _) => Category::Push,
+            (Some(Iteration { phase: Phase::Ready(_) | Phase::Left, .. }), _) => Category::Push,
             (Some(iteration), _) if iteration.has_values() => Category::Data,
             (_, Some(_)) => Category::Push,
             (Some(_), None) => Category::Pull,
@@ -201,10 +221,11 @@ impl Worker {
 
     /// Pulls every shard, all at once.
     fn begin_iteration(&mut self, batch: BatchIndex, loaded: bool, effects: &mut Vec<Effect>) {
-        let pull = OpenPull { request: 0, since: self.now, served: None };
-        let pulls = self.shards.keys().map(|shard| (*shard, pull)).collect();
+        let wanted = self.shards.keys().filter(|shard| self.is_wanted(**shard));
+        let pulls = wanted.map(|shard| (*shard, OpenPull::new(self.now))).collect();
+        let phase = Phase::Pulling;
         self.cycle.iteration =
-            Some(Iteration { batch, loaded, pulls, phase: Phase::Pulling, has_asked: false });
+            Some(Iteration { batch, loaded, pulls, phase, has_asked: false, is_overtaken: false });
         for server in self.servers() {
             self.resume_pulls(server, effects);
         }
@@ -253,6 +274,11 @@ impl Worker {
                 self.record.pulled(&served, keys.len);
                 self.ledger.pull_held(served.held_us);
                 self.heard_entered(server);
+                self.pull_fresher(shard, effects);
+            }
+            Some(pull) if pull.fresher == Some(request) => {
+                pull.fresher = None;
+                self.on_fresher(shard, &served, effects);
             }
             _ => self.on_snapshot(shard, request, (served, keys), effects),
         }
@@ -269,7 +295,7 @@ impl Worker {
     }
 
     fn begin_compute(&mut self, effects: &mut Vec<Effect>) -> bool {
-        let sequence = self.cycle.sequence.next();
+        let (sequence, clock) = (self.cycle.sequence.next(), self.clock);
         match &mut self.cycle.iteration {
             Some(iteration)
                 if matches!(iteration.phase, Phase::Pulling)
@@ -277,7 +303,14 @@ impl Worker {
                     && iteration.has_values() =>
             {
                 iteration.phase = Phase::Computing { since: self.now };
-                effects.push(Effect::Compute { sequence, batch: iteration.batch });
+                let mut adopted = Vec::new();
+                for (shard, served) in iteration.served() {
+                    self.record.counts().clock_lead.record(served.lead);
+                    if self.cycle.adopted.insert(shard, served.version) != Some(served.version) {
+                        adopted.push(shard);
+                    }
+                }
+                effects.push(Effect::Compute { sequence, batch: iteration.batch, clock, adopted });
                 true
             }
             _ => false,
@@ -302,7 +335,12 @@ impl Worker {
     }
 
     /// A gradient is computed.
-    pub(crate) fn on_gradient(&mut self, sequence: Sequence, gradient: Gradient, effects: &mut Vec<Effect>) {
+    pub(crate) fn on_gradient(
+        &mut self,
+        sequence: Sequence,
+        mut gradient: Gradient,
+        effects: &mut Vec<Effect>,
+    ) {
         if self.cycle.forgotten.is_some_and(|forgotten| forgotten.sequence == sequence) {
             self.cycle.forgotten = None;
             effects.push(Effect::ReleaseGradient { sequence });
@@ -310,9 +348,10 @@ impl Worker {
         }
         let expected = self.cycle.sequence.next();
         if let Some(iteration) = &mut self.cycle.iteration
-            && matches!(iteration.phase, Phase::Computing { .. })
+            && let Phase::Computing { since } = iteration.phase
             && sequence == expected
         {
+            gradient.compute_us = self.now.since(since).as_micros() as u64;
             iteration.phase = Phase::Ready(gradient);
         }
     }
@@ -328,7 +367,7 @@ impl Worker {
             Some(Iteration { phase: Phase::Ready(_), .. }) => {
                 effects.push(Effect::ReleaseGradient { sequence });
             }
-            Some(Iteration { phase: Phase::Pulling, .. }) | None => {}
+            Some(Iteration { phase: Phase::Pulling | Phase::Left, .. }) | None => {}
         }
         if let Some(pushing) = self.cycle.pushing.take()
             && pushing.has_gradient
@@ -337,6 +376,7 @@ impl Worker {
         }
         self.cycle.sequence = Sequence(0);
         self.cycle.entered_after = Sequence(0);
+        self.cycle.adopted.clear();
         self.ledger.begin_phases();
     }
 }

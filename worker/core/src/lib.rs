@@ -10,7 +10,7 @@
 //!                 pull all shards -> compute (and ask for the next work) -> push all shards
 //! ```
 //!
-//! Read in this order: [`Event`], [`Effect`], `worker` (routing), `session`, `join`, `work`, `iteration`,
+//! Read in this order: [`Event`], [`Effect`], `worker` (routing), `session`, `join`, `work`, `iteration`, `overtaken`,
 //! `push`, `evaluation`, `leave`, `waits`, and `ledger` and `record` for what is measured.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -25,6 +25,7 @@ mod join;
 mod leave;
 mod ledger;
 mod notice;
+mod overtaken;
 mod push;
 mod record;
 mod session;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use slackline_core::consistency::DropReason;
 use slackline_core::ids::{BatchIndex, Moment, Sequence, ServerId, ShardId};
 use slackline_core::wire::{PushOutcome, Pushed, ToServer, TransferHeader, TransferKind};
 
@@ -24,25 +25,39 @@ pub(crate) struct Pushing {
     /// Samples and mean loss, to be counted when it is done.
     samples: u32,
     loss: f64,
-    /// Whether a shard dropped its part: the batch must be done again.
+    /// Microseconds that the gradient took.
+    compute_us: u64,
+    /// Whether a shard dropped its part, or the worker left it.
     is_dropped: bool,
+    /// Whether a shard took its part: then the batch is not done again, or that shard would have it twice.
+    is_taken: bool,
 }
 
 impl Worker {
     /// Pushes a computed gradient once the pushes before it are answered and the next work is asked for.
     pub(crate) fn push_if_ready(&mut self, effects: &mut Vec<Effect>) -> Result<bool, WorkerError> {
         let is_settled = self.cycle.pushing.is_none();
-        let gradient = match &self.cycle.iteration {
-            Some(Iteration { phase: Phase::Ready(gradient), has_asked: true, .. }) if is_settled => *gradient,
-            _ => return Ok(false),
+        let is_ready = |iteration: &Iteration| {
+            iteration.has_asked && matches!(iteration.phase, Phase::Ready(_) | Phase::Left)
         };
-        let Some(iteration) = self.cycle.iteration.take() else { return Ok(false) };
+        let Some(iteration) = self.cycle.iteration.take_if(|iteration| is_settled && is_ready(iteration))
+        else {
+            return Ok(false);
+        };
         let sequence = self.cycle.sequence.next();
-        if let Some(key) = gradient.bad_key {
+        let gradient = match iteration.phase {
+            Phase::Ready(gradient) => Some(gradient),
+            _ => None,
+        };
+        let bad_key = gradient.and_then(|gradient| gradient.bad_key).filter(|_| !iteration.is_overtaken);
+        if let Some(key) = bad_key {
             self.meet_bad_gradient(sequence, key, None, effects)?;
+        }
+        let used = gradient.filter(|_| bad_key.is_none() && !iteration.is_overtaken);
+        if gradient.is_some() && used.is_none() {
             effects.push(Effect::ReleaseGradient { sequence });
         }
-        self.push(&iteration, sequence, gradient, effects);
+        self.push(&iteration, sequence, used, effects);
         Ok(true)
     }
 
@@ -50,21 +65,33 @@ impl Worker {
         &mut self,
         iteration: &Iteration,
         sequence: Sequence,
-        gradient: Gradient,
+        gradient: Option<Gradient>,
         effects: &mut Vec<Effect>,
     ) {
         let batch = iteration.batch;
+        let samples = gradient.map_or(0, |gradient| gradient.samples);
         let headers = self.shards.iter().map(|(shard, (_, keys))| {
             let mut header = self.header(TransferKind::Push, *shard, *keys);
             header.sequence = sequence;
             header.clock = self.clock;
             header.version = iteration.version_of(*shard);
             header.batch = batch;
-            header.samples = gradient.samples;
+            header.samples = samples;
             (*shard, header)
         });
         let unanswered: BTreeMap<_, _> = headers.collect();
-        self.record.counts().pushes_sent += unanswered.len() as u64;
+        let in_turn = unanswered.keys().filter(|shard| self.is_in_turn(**shard, self.clock)).count() as u64;
+        let counts = self.record.counts();
+        counts.pushes_sent += in_turn;
+        if gradient.is_none() {
+            counts.pushes_dropped += in_turn;
+            let reason = if iteration.is_overtaken {
+                &mut counts.dropped_abandoned
+            } else {
+                &mut counts.dropped_not_finite
+            };
+            *reason += in_turn;
+        }
         self.cycle.sequence = sequence;
         self.clock = self.clock.next();
         self.cycle.pushing = Some(Pushing {
@@ -72,10 +99,12 @@ impl Worker {
             batch,
             since: self.now,
             unanswered,
-            has_gradient: gradient.bad_key.is_none(),
-            samples: gradient.samples,
-            loss: gradient.loss,
-            is_dropped: false,
+            has_gradient: gradient.is_some(),
+            samples,
+            loss: gradient.map_or(0.0, |gradient| gradient.loss),
+            compute_us: gradient.map_or(0, |gradient| gradient.compute_us),
+            is_dropped: iteration.is_overtaken,
+            is_taken: false,
         });
         self.ledger.begin_phases();
         for server in self.servers() {
@@ -95,7 +124,7 @@ impl Worker {
         let headers: Vec<_> =
             pushing.unanswered.iter().filter(|(shard, _)| here(shard)).map(|(_, header)| *header).collect();
         for header in headers {
-            if has_gradient {
+            if has_gradient && self.is_in_turn(header.shard, header.clock) {
                 self.record.counts().bytes_pushed += header.payload_bytes();
                 effects.push(Effect::SendPush { server, header });
             } else {
@@ -168,25 +197,37 @@ impl Worker {
     ) -> Result<(), WorkerError> {
         let Pushed { shard, sequence, .. } = pushed;
         let refused = |what| Err(WorkerError::PushRefused { server, shard, what });
+        let counts = self.record.counts();
         match pushed.outcome {
-            PushOutcome::Applied { staleness, .. } => {
-                self.record.counts().pushes_applied += 1;
-                self.record.counts().version_staleness.record(staleness);
-                return Ok(());
+            PushOutcome::Applied { staleness, down_weighted, .. }
+            | PushOutcome::Gathered { staleness, down_weighted } => {
+                counts.pushes_applied += 1;
+                counts.pushes_down_weighted += u64::from(down_weighted);
+                counts.version_staleness.record(staleness);
+                if let Some(pushing) = &mut self.cycle.pushing {
+                    pushing.is_taken = true;
+                }
             }
-            PushOutcome::Dropped(_) => {
+            PushOutcome::Dropped(reason) => {
+                counts.pushes_dropped += 1;
+                *match reason {
+                    DropReason::LateClock { .. } => &mut counts.dropped_late,
+                    DropReason::TooStale { .. } => &mut counts.dropped_stale,
+                } += 1;
                 if let Some(pushing) = &mut self.cycle.pushing {
                     pushing.is_dropped = true;
                 }
             }
-            PushOutcome::Nothing => {}
-            PushOutcome::NotFinite { key } => self.meet_bad_gradient(sequence, key, Some(server), effects)?,
+            PushOutcome::NotFinite { key } => {
+                counts.pushes_dropped += 1;
+                counts.dropped_not_finite += 1;
+                self.meet_bad_gradient(sequence, key, Some(server), effects)?;
+            }
             PushOutcome::OutOfWindow => return refused("it is outside the window of pushes"),
             PushOutcome::WrongKeys => return refused("its keys are not the shard's"),
-            // Dealt with before.
-            PushOutcome::Fenced => {}
+            // What has nothing was counted when it was sent; the fence was dealt with before.
+            PushOutcome::Nothing | PushOutcome::Fenced => {}
         }
-        self.record.counts().pushes_dropped += 1;
         Ok(())
     }
 
@@ -201,10 +242,11 @@ impl Worker {
         };
         let counts = self.record.counts();
         counts.iterations += 1;
-        if pushing.is_dropped {
+        if pushing.is_dropped && !pushing.is_taken {
             self.asking.returned = Some(pushing.batch);
         } else {
             self.asking.done = Some(pushing.batch);
+            self.asking.compute_us = pushing.compute_us;
             if pushing.has_gradient && pushing.loss.is_finite() {
                 counts.samples += u64::from(pushing.samples);
                 counts.loss_sum += pushing.loss * f64::from(pushing.samples);

@@ -47,7 +47,6 @@ impl Record {
         self.counts.pulls_served += 1;
         self.counts.pulls_held += u64::from(served.held_us > 0);
         self.counts.bytes_pulled += 4 * len;
-        self.counts.clock_lead.record(served.lead);
     }
 
     /// Whether a report should go along with an ask.

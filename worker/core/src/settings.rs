@@ -18,8 +18,12 @@ pub struct Settings {
     pub data_hash: u64,
     /// Training samples.
     pub sample_count: u64,
-    /// Batches of the whole run.
+    /// Units of the whole run, of which batches are made.
     pub batch_count: u64,
+    /// Whether values are pulled anew while others are waited for (essp).
+    pub refreshes: bool,
+    /// Parts that the parameters are pushed in, one an iteration in turn; 1 for all of them each time.
+    pub fragments: u32,
     /// A server that has not heard a worker for so long takes it for dead.
     pub lease: Duration,
     /// How long a server is looked for before the worker gives up.

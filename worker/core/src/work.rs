@@ -36,6 +36,8 @@ pub(crate) struct Asking {
     queue: VecDeque<Queued>,
     /// A batch whose every push was answered, not reported yet.
     pub(crate) done: Option<BatchIndex>,
+    /// Microseconds that the gradient of the batch that is done took.
+    pub(crate) compute_us: u64,
     /// A batch that must be done again, not reported yet.
     pub(crate) returned: Option<BatchIndex>,
     /// Since when there has been nothing to do.
@@ -113,7 +115,8 @@ impl Worker {
         self.asking.mark = self.coordinator_mark();
         let report = is_due.then(|| self.record.take(self.now, self.ledger.take()));
         let (done, returned) = (self.asking.done.take(), self.asking.returned.take());
-        let ask = Ask { clock, done, returned, report };
+        let compute_us = std::mem::take(&mut self.asking.compute_us);
+        let ask = Ask { clock, done, returned, compute_us, report };
         self.asking.last = Some(ask.clone());
         self.asking.answered = false;
         self.send(COORDINATOR, ToServer::Ask(ask), effects);
@@ -121,7 +124,7 @@ impl Worker {
 
     /// Reports the last batch when no further iteration does it, with all that was counted: it can be the last ask of the run.
     pub(crate) fn flush_result(&mut self, effects: &mut Vec<Effect>) {
-        if self.asking.has_result() {
+        if self.asking.has_result() && self.asking.is_answered() {
             self.record.want();
             self.ask(self.clock, effects);
         }
@@ -135,7 +138,10 @@ impl Worker {
             if !self.waits_for_work() && !self.asking.told_idle {
                 return;
             }
+            // Until it is answered, what was given can be on its way once more: nothing is returned before, or two would have it.
             ask.report = None;
+            self.asking.answered = false;
+            self.asking.last = Some(ask.clone());
         }
         self.asking.mark = self.coordinator_mark();
         self.send(COORDINATOR, ToServer::Ask(ask), effects);
@@ -205,8 +211,8 @@ impl Worker {
             return Err(WorkerError::OutOfPlace { server, what: "more work than was asked for" });
         }
         self.asking.queue.push_back(Queued { work, loaded: false });
-        if let Work::Batch { batch, evaluate, .. } = work {
-            effects.push(Effect::LoadBatch { batch });
+        if let Work::Batch { batch, units, evaluate, .. } = work {
+            effects.push(Effect::LoadBatch { batch, units });
             if let Some(at_samples) = evaluate {
                 // Beside the figures of the evaluation stand those of the training, which should not be older.
                 self.record.want();

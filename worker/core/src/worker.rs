@@ -175,7 +175,7 @@ impl Worker {
             }
             Event::BatchLoaded { batch } => self.on_loaded(batch),
             Event::GradientReady { sequence, bad_key, loss, samples } => {
-                self.on_gradient(sequence, Gradient { bad_key, loss, samples }, effects);
+                self.on_gradient(sequence, Gradient { compute_us: 0, bad_key, loss, samples }, effects);
             }
             Event::EvaluationReady { at_samples, loss, accuracy } => {
                 self.on_evaluation(at_samples, (loss, accuracy), effects);
@@ -221,6 +221,10 @@ impl Worker {
             ToPeer::Registered { has_values } => self.on_registered(server, has_values, effects),
             ToPeer::Work(work) if is_registered => self.on_work(server, work, effects),
             ToPeer::Pushed(pushed) if is_registered => self.on_pushed(server, pushed, effects),
+            ToPeer::Overtaken { open } if is_registered => {
+                self.on_overtaken(open, effects);
+                Ok(())
+            }
             ToPeer::Refused(refusal) => self.on_refused(server, refusal, effects),
             ToPeer::Renewed if is_registered => {
                 if let Some(session) = self.sessions.get_mut(&server) {
@@ -228,9 +232,12 @@ impl Worker {
                 }
                 Ok(())
             }
-            ToPeer::Work(_) | ToPeer::Pushed(_) | ToPeer::Renewed | ToPeer::Status(_) | ToPeer::Goodbye => {
-                Ok(())
-            }
+            ToPeer::Work(_)
+            | ToPeer::Pushed(_)
+            | ToPeer::Renewed
+            | ToPeer::Overtaken { .. }
+            | ToPeer::Status(_)
+            | ToPeer::Goodbye => Ok(()),
         }
     }
 

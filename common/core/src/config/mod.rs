@@ -12,6 +12,8 @@ mod render;
 mod resolve;
 mod rules;
 mod schema;
+mod simulation;
+mod typed;
 mod value;
 
 pub use kind::Kind;
@@ -19,14 +21,17 @@ pub use problem::{Fault, Problem};
 pub use render::reference_toml;
 pub use resolve::{DEFAULT_LAYER, Layer, Resolved, SET_LAYER};
 pub use schema::{Absent, KEYS, Key, SECTIONS, VARIABLE_PREFIX, key_of};
+pub use simulation::{Incident, Simulation, What, Whom};
 pub use value::Value;
 
-use crate::consistency::PolicySpec;
+use crate::consistency::{DelaySpec, PolicySpec};
 use crate::layout::Layout;
+use crate::local::LocalSpec;
 use crate::model::{DatasetSpec, ModelSpec};
-use crate::optimizer::{OptimizerSpec, RateSchedule, Rule, Shape};
+use crate::optimizer::OptimizerSpec;
 use crate::partition::Partition;
-use resolve::Entries;
+use crate::schedule::Cut;
+use crate::stragglers::Stragglers;
 
 /// A checked configuration. [`KEYS`] says more about each value.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,14 +52,22 @@ pub struct Config {
     pub model: ModelSpec,
     /// How much of it, and in which pieces.
     pub train: Train,
-    /// What a gradient does to the parameters.
+    /// What a gradient does to the parameters: on the servers, or with local steps in the workers.
     pub optimizer: OptimizerSpec,
+    /// Local steps; none where a worker pushes the gradient of each batch.
+    pub local: Option<LocalSpec>,
     /// How far workers may run apart.
     pub consistency: Consistency,
     /// When the model is measured.
     pub evaluate: Evaluate,
     /// What is recorded.
     pub metrics: Metrics,
+    /// How long gradients take.
+    pub stragglers: Stragglers,
+    /// A file of recorded times that whoever reads files puts into [`Config::stragglers`].
+    pub stragglers_file: Option<String>,
+    /// What `slackline sim` puts in the place of machines and links.
+    pub simulation: Simulation,
     /// Settings of QUIC.
     pub transport: Transport,
 }
@@ -100,13 +113,17 @@ pub struct Train {
     pub microbatch: u64,
     /// Threads that one worker computes with.
     pub threads: u32,
+    /// Whether batches follow the workers' measured speeds.
+    pub proportional: bool,
 }
 
 /// Section `consistency`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Consistency {
     /// The policy with its bound.
     pub policy: PolicySpec,
+    /// What staleness does to a gradient.
+    pub delay: DelaySpec,
     /// What a gradient that is not finite does.
     pub on_bad_gradient: OnBadGradient,
 }
@@ -127,6 +144,8 @@ pub struct Evaluate {
     pub every_epochs: f64,
     /// Test accuracies, in `[0, 1]`, whose first time is reported.
     pub accuracies: Vec<f64>,
+    /// Test losses whose first time is reported.
+    pub losses: Vec<f64>,
 }
 
 /// Section `metrics`.
@@ -170,123 +189,48 @@ impl Config {
         Partition::new(self.layout().len(), self.servers, self.cluster.shards_per_server)
     }
 
-    /// The typed values of checked entries.
-    fn from_entries(entries: &Entries) -> Self {
-        Self {
-            seed: entries.int("seed"),
-            workers: entries.int("workers"),
-            servers: entries.int("servers"),
-            out: entries.text("out").to_owned(),
-            cluster: cluster(entries),
-            data: data(entries),
-            model: model(entries),
-            train: Train {
-                epochs: entries.int("train.epochs"),
-                batch: entries.int("train.batch"),
-                microbatch: entries.int("train.microbatch"),
-                threads: entries.int("train.threads"),
-            },
-            optimizer: optimizer(entries),
-            consistency: consistency(entries),
-            evaluate: evaluate(entries),
-            metrics: Metrics { every_s: entries.float("metrics.every_s") },
-            transport: transport(entries),
+    /// How batches are cut: see [`Cut`].
+    #[must_use]
+    pub const fn cut(&self) -> Cut {
+        match (self.local, self.train.proportional) {
+            (Some(local), proportional) => Cut { unit: self.train.batch, units: local.steps, proportional },
+            (None, false) => Cut { unit: self.train.batch, units: 1, proportional: false },
+            (None, true) => Cut::proportional(self.train.batch),
         }
     }
-}
 
-fn cluster(entries: &Entries) -> Cluster {
-    let addresses = entries.list("cluster.addresses").iter().filter_map(|value| match value {
-        Value::Text(text) => Some(text.clone()),
-        _ => None,
-    });
-    Cluster {
-        addresses: addresses.collect(),
-        keys: entries.text("cluster.keys").to_owned(),
-        lease_s: entries.float("cluster.lease_s"),
-        connect_timeout_s: entries.float("cluster.connect_timeout_s"),
-        wait_report_s: entries.float("cluster.wait_report_s"),
-        shards_per_server: entries.int("cluster.shards_per_server"),
-        exit_when_done: entries.flag("cluster.exit_when_done"),
+    /// The optimizer of the servers: [`Config::optimizer`], or with local steps that of [`LocalSpec::outer`].
+    #[must_use]
+    pub fn server_optimizer(&self) -> OptimizerSpec {
+        self.local.map_or(self.optimizer, |local| OptimizerSpec::outer(local.outer))
     }
-}
 
-fn data(entries: &Entries) -> Data {
-    let dir = entries.text("data.dir");
-    Data {
-        dataset: match entries.text("data.dataset") {
-            "fashion-mnist" => DatasetSpec::FashionMnist,
-            _ => DatasetSpec::Digits,
-        },
-        dir: (!dir.is_empty()).then(|| dir.to_owned()),
-        limit: entries.number("data.limit"),
+    /// Mean loss of a model that knows nothing: that of equally likely classes, or of the quadratic's first point.
+    #[must_use]
+    pub fn blind_loss(&self) -> f64 {
+        match (&self.model, self.data.dataset) {
+            (ModelSpec::Quadratic { condition, .. }, DatasetSpec::Noise { dimensions, .. }) => {
+                let last = dimensions.saturating_sub(1).max(1) as f64;
+                0.5 * (0..dimensions).map(|index| condition.powf(-(index as f64) / last)).sum::<f64>()
+            }
+            (_, dataset) => (dataset.class_count() as f64).ln(),
+        }
     }
-}
 
-fn model(entries: &Entries) -> ModelSpec {
-    let widths = entries.list("model.widths").iter().filter_map(|value| match value {
-        Value::Int(width) => u64::try_from(*width).ok(),
-        _ => None,
-    });
-    match entries.text("model.kind") {
-        "mlp" => ModelSpec::Mlp { widths: widths.collect() },
-        _ => ModelSpec::Softmax,
-    }
-}
-
-fn optimizer(entries: &Entries) -> OptimizerSpec {
-    let momentum = entries.float("optimizer.momentum") as f32;
-    OptimizerSpec {
-        rule: match entries.text("optimizer.kind") {
-            "momentum" => Rule::Momentum { momentum, nesterov: entries.flag("optimizer.nesterov") },
-            _ => Rule::Sgd,
-        },
-        rate: entries.float("optimizer.rate") as f32,
-        weight_decay: entries.float("optimizer.weight_decay") as f32,
-        schedule: RateSchedule {
-            shape: match entries.text("optimizer.schedule") {
-                "linear" => Shape::Linear,
-                "cosine" => Shape::Cosine,
-                _ => Shape::Constant,
-            },
-            warmup: entries.float("optimizer.warmup") as f32,
-            final_share: entries.float("optimizer.final_rate") as f32,
-        },
-    }
-}
-
-fn consistency(entries: &Entries) -> Consistency {
-    Consistency {
-        policy: match entries.text("consistency.policy") {
-            "bsp" => PolicySpec::Bsp,
-            "asp" => PolicySpec::Asp,
-            _ => PolicySpec::Ssp { staleness: entries.int("consistency.staleness") },
-        },
-        on_bad_gradient: match entries.text("consistency.on_bad_gradient") {
-            "stop" => OnBadGradient::Stop,
-            _ => OnBadGradient::Drop,
-        },
-    }
-}
-
-fn evaluate(entries: &Entries) -> Evaluate {
-    let accuracies = entries.list("evaluate.accuracies").iter().filter_map(|value| match value {
-        Value::Float(share) => Some(*share),
-        _ => None,
-    });
-    Evaluate { every_epochs: entries.float("evaluate.every_epochs"), accuracies: accuracies.collect() }
-}
-
-fn transport(entries: &Entries) -> Transport {
-    Transport {
-        datagram_bytes: entries.number("transport.datagram_bytes"),
-        initial_window_bytes: entries.int("transport.initial_window_bytes"),
-        stripe_bytes: entries.int("transport.stripe_bytes"),
-        streams: entries.int("transport.streams"),
-        stream_window_bytes: entries.int("transport.stream_window_bytes"),
-        connection_window_bytes: entries.int("transport.connection_window_bytes"),
-        send_window_bytes: entries.int("transport.send_window_bytes"),
-        socket_buffer_bytes: entries.int("transport.socket_buffer_bytes"),
+    /// The policy in words, with what belongs to it.
+    #[must_use]
+    pub fn policy_text(&self) -> String {
+        let policy = self.consistency.policy;
+        match self.local {
+            None => policy.to_string(),
+            Some(LocalSpec { steps, elastic: Some(share), .. }) => {
+                format!("elastic({share}, {steps}) + {policy}")
+            }
+            Some(LocalSpec { steps, fragments: 1, .. }) => format!("local({steps}) + {policy}"),
+            Some(LocalSpec { steps, fragments, .. }) => {
+                format!("local({steps}, {fragments} fragments) + {policy}")
+            }
+        }
     }
 }
 

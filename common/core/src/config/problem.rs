@@ -65,6 +65,29 @@ pub enum Fault {
         /// Samples of the batch.
         batch: i64,
     },
+    /// Two settings do not fit each other.
+    #[error("{rule}")]
+    Unfit {
+        /// What would fit.
+        rule: &'static str,
+    },
+    /// A number is larger than what it counts.
+    #[error("at most {most}: there are no more {of}")]
+    TooMany {
+        /// The most.
+        most: i64,
+        /// Of what.
+        of: &'static str,
+    },
+    /// An entry of `simulation.incidents` is none, or befalls nobody of this run.
+    #[error(
+        "entry {place} is no incident of this run; write \"worker 1 crash at 30 for 10\" or \"server 0 pause at 5 for 2\", with \
+         a process that the run has"
+    )]
+    NotAnIncident {
+        /// Which entry, from 0.
+        place: usize,
+    },
     /// `model.kind = "mlp"` without hidden layers.
     #[error("an mlp needs at least one hidden layer; give the widths, or model.kind = \"softmax\"")]
     NoWidths,

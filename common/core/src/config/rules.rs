@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use super::problem::{Fault, Problem};
 use super::resolve::{Entries, SET_LAYER};
 use super::schema::KEYS;
+use super::simulation::{Incident, Whom};
 use super::value::Value;
 
 /// The most that a UDP datagram over IPv4 can carry, which is what "auto" may find on a loopback.
@@ -21,7 +22,15 @@ pub(super) fn check(entries: &Entries, faulty: &BTreeSet<&'static str>) -> Vec<P
     };
     rule(&["cluster.addresses", "servers"], &addresses);
     rule(&["model.widths", "model.kind"], &widths);
+    rule(&["model.kind", "data.dataset"], &quadratic);
     rule(&["train.microbatch", "train.batch"], &microbatch);
+    rule(&["optimizer.momentum_per", "optimizer.nesterov", "optimizer.kind"], &ordered);
+    rule(&["local.fragments", "local.mode", "servers", "cluster.shards_per_server"], &fragments);
+    rule(&["consistency.high", "consistency.low", "consistency.policy"], &bounds);
+    rule(&["consistency.backup", "workers", "consistency.policy"], &backup);
+    rule(&["consistency.quorum", "workers", "consistency.policy"], &quorum);
+    rule(&["stragglers.file", "stragglers.kind"], &recorded);
+    rule(&["simulation.incidents", "workers", "servers"], &incidents);
     rule(&["transport.initial_window_bytes", "transport.datagram_bytes"], &initial_window);
     rule(&["transport.connection_window_bytes", "transport.stream_window_bytes"], &connection_window);
     for key in KEYS {
@@ -89,6 +98,68 @@ fn widths(entries: &Entries) -> Option<Fault> {
 fn microbatch(entries: &Entries) -> Option<Fault> {
     let (microbatch, batch): (i64, i64) = (entries.int("train.microbatch"), entries.int("train.batch"));
     (microbatch > 0 && batch % microbatch != 0).then_some(Fault::NotADivisor { batch })
+}
+
+fn quadratic(entries: &Entries) -> Option<Fault> {
+    let is_quadratic = entries.text("model.kind") == "quadratic";
+    let is_noise = entries.text("data.dataset") == "noise";
+    (is_quadratic != is_noise).then_some(Fault::Unfit {
+        rule: "the quadratic goes with data.dataset = \"noise\", and noise with nothing else",
+    })
+}
+
+fn ordered(entries: &Entries) -> Option<Fault> {
+    let ordered =
+        entries.text("optimizer.kind") == "momentum" && entries.text("optimizer.momentum_per") == "ordered";
+    (ordered && entries.flag("optimizer.nesterov")).then_some(Fault::Unfit {
+        rule: "ordered momentum has no form of Nesterov; set optimizer.nesterov = false",
+    })
+}
+
+fn fragments(entries: &Entries) -> Option<Fault> {
+    let fragments: i64 = entries.int("local.fragments");
+    let shards = entries.int::<i64>("servers") * entries.int::<i64>("cluster.shards_per_server");
+    (entries.text("local.mode") == "difference" && fragments > shards)
+        .then_some(Fault::TooMany { most: shards, of: "shards (servers times cluster.shards_per_server)" })
+}
+
+fn bounds(entries: &Entries) -> Option<Fault> {
+    let (low, high): (i64, i64) = (entries.int("consistency.low"), entries.int("consistency.high"));
+    (entries.text("consistency.policy") == "dssp" && high < low)
+        .then_some(Fault::Unfit { rule: "must be at least consistency.low" })
+}
+
+fn backup(entries: &Entries) -> Option<Fault> {
+    let (late, workers): (i64, i64) = (entries.int("consistency.backup"), entries.int("workers"));
+    (entries.text("consistency.policy") == "backup" && late >= workers).then_some(Fault::TooMany {
+        most: workers - 1,
+        of: "workers, less the one that a clock cannot do without",
+    })
+}
+
+fn quorum(entries: &Entries) -> Option<Fault> {
+    let workers: i64 = entries.int("workers");
+    let takes_it = ["quorum", "buffer"].contains(&entries.text("consistency.policy"));
+    let count: i64 = entries.number("consistency.quorum").unwrap_or(0);
+    (takes_it && count > workers).then_some(Fault::TooMany { most: workers, of: "workers" })
+}
+
+fn recorded(entries: &Entries) -> Option<Fault> {
+    let missing = entries.text("stragglers.kind") == "recorded" && entries.text("stragglers.file").is_empty();
+    missing.then_some(Fault::Unfit { rule: "stragglers.kind = \"recorded\" needs a file" })
+}
+
+fn incidents(entries: &Entries) -> Option<Fault> {
+    let (workers, servers): (u32, u32) = (entries.int("workers"), entries.int("servers"));
+    let is_right = |value: &Value| {
+        let Value::Text(text) = value else { return false };
+        text.parse::<Incident>().is_ok_and(|incident| match incident.whom {
+            Whom::Worker(number) => number < workers,
+            Whom::Server(number) => number < servers,
+        })
+    };
+    let place = entries.list("simulation.incidents").iter().position(|value| !is_right(value))?;
+    Some(Fault::NotAnIncident { place })
 }
 
 fn initial_window(entries: &Entries) -> Option<Fault> {

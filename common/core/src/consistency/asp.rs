@@ -1,18 +1,18 @@
 //! Asynchronous parallel: no bound (Dean et al. 2012, Downpour SGD).
 
-use super::{ClockTable, Policy, PullVerdict, PushVerdict};
-use crate::ids::Clock;
+use super::{Policy, PullVerdict, PushVerdict, Reader, Room};
+use crate::ids::{Clock, Moment, WorkerId};
 
 /// The rule that never waits.
 #[derive(Clone, Copy, Debug)]
 pub struct Asp;
 
 impl Policy for Asp {
-    fn pull(&self, _table: &ClockTable, _clock: Clock) -> PullVerdict {
+    fn pull(&mut self, _now: Moment, _room: &Room<'_>, _reader: Reader) -> PullVerdict {
         PullVerdict::Serve
     }
 
-    fn push(&self, _open: Clock, _clock: Clock) -> PushVerdict {
+    fn push(&mut self, _now: Moment, _room: &Room<'_>, _worker: WorkerId, _clock: Clock) -> PushVerdict {
         PushVerdict::Apply
     }
 }

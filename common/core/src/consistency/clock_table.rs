@@ -20,6 +20,7 @@ pub struct ClockTable {
     rows: BTreeMap<WorkerId, (Clock, Standing)>,
     /// How many active rows stand at each clock: the first key is the minimum.
     active: BTreeMap<Clock, u32>,
+    active_count: u32,
 }
 
 impl ClockTable {
@@ -28,7 +29,7 @@ impl ClockTable {
         self.leave(worker);
         self.rows.insert(worker, (clock, standing));
         if standing == Standing::Active {
-            *self.active.entry(clock).or_default() += 1;
+            self.count(clock);
         }
     }
 
@@ -50,13 +51,19 @@ impl ClockTable {
             self.uncount(before);
         }
         self.rows.insert(worker, (now, Standing::Active));
-        *self.active.entry(now).or_default() += 1;
+        self.count(now);
         Some(now)
+    }
+
+    fn count(&mut self, clock: Clock) {
+        *self.active.entry(clock).or_default() += 1;
+        self.active_count += 1;
     }
 
     fn uncount(&mut self, clock: Clock) {
         if let Some(count) = self.active.get_mut(&clock) {
             *count -= 1;
+            self.active_count -= 1;
             if *count == 0 {
                 self.active.remove(&clock);
             }
@@ -79,6 +86,37 @@ impl ClockTable {
     #[must_use]
     pub fn minimum(&self) -> Option<Clock> {
         self.active.keys().next().copied()
+    }
+
+    /// The smallest clock of an active worker when the `late` slowest are left out; at least one is left.
+    #[must_use]
+    pub fn minimum_without(&self, late: u32) -> Option<Clock> {
+        let mut left = late.min(self.active_count().saturating_sub(1));
+        for (clock, count) in &self.active {
+            if *count > left {
+                return Some(*clock);
+            }
+            left -= count;
+        }
+        None
+    }
+
+    /// Active workers.
+    #[must_use]
+    pub fn active_count(&self) -> u32 {
+        self.active_count
+    }
+
+    /// Workers with a row.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether no worker has a row.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
     }
 
     /// The first of the workers at the minimum, with its clock.

@@ -1,20 +1,30 @@
 //! Consistency: who may read which values, and what becomes of a gradient.
 //!
 //! A shard asks its [`Policy`] about every pull and push, against its own [`ClockTable`]. The answer is a verdict with its
-//! reason, never a bare yes or no.
+//! reason, never a bare yes or no. [`PolicySpec`] names the policies.
 //!
 //! | policy | a worker at clock c may read when | a push is |
 //! |---|---|---|
-//! | [`bsp`] | every live worker has completed c iterations | collected; the mean of a clock is applied once |
-//! | [`ssp`] | every live worker has completed c - s iterations | applied as it comes |
+//! | [`ssp`]`(s)` | every live worker has completed c - s iterations | applied as it comes |
+//! | essp(s) | the same; values come anew when a clock completes while it still waits for other shards | applied as it comes |
+//! | [`dssp`]`(low, high)` | as ssp, with a bound that moves between the two | applied as it comes |
 //! | [`asp`] | always | applied as it comes |
+//! | [`backup`]`(b)` | all but the b slowest have completed c iterations | collected by clock; the mean is applied once; late ones are dropped |
+//! | bsp | the same with b = 0 | the same; nobody is late |
+//! | [`quorum`]`(K, grace)` | its own last push is in the values | collected; the mean of K or more is applied once |
+//! | buffer(K) | always | the same |
 //!
-//! Under all of them a worker reads its own pushes (read-my-writes, Ho et al. 2013, section 3). Only bsp divides by the
-//! number of workers; under ssp and asp each push moves the values by the full rate.
+//! Under all of them a worker reads its own pushes (read-my-writes, Ho et al. 2013, section 3; under buffer they may still be in
+//! the buffer). Those that apply a push as it comes move the values by the full rate each time; the others divide by the number of
+//! gradients in the mean. What staleness does to a gradient beside that is [`delay`]'s.
 
 pub mod asp;
-pub mod bsp;
+pub mod backup;
 mod clock_table;
+pub mod delay;
+pub mod dssp;
+pub mod quorum;
+mod spec;
 pub mod ssp;
 
 use std::fmt;
@@ -23,74 +33,10 @@ use bincode::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
 pub use clock_table::{ClockTable, Standing};
+pub use delay::{DelaySpec, Treatment};
+pub use spec::PolicySpec;
 
-use crate::ids::{Clock, Sequence, WorkerId};
-
-/// A policy as the configuration names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PolicySpec {
-    /// Bulk-synchronous: see [`bsp`].
-    Bsp,
-    /// Stale-synchronous with a bound: see [`ssp`].
-    Ssp {
-        /// The staleness bound s, in iterations.
-        staleness: u64,
-    },
-    /// Asynchronous: see [`asp`].
-    Asp,
-}
-
-impl PolicySpec {
-    /// The policy itself.
-    #[must_use]
-    pub fn policy(self) -> Box<dyn Policy> {
-        match self {
-            Self::Bsp => Box::new(bsp::Bsp),
-            Self::Ssp { staleness } => Box::new(ssp::Ssp { staleness }),
-            Self::Asp => Box::new(asp::Asp),
-        }
-    }
-
-    /// The staleness bound s; none under asp.
-    #[must_use]
-    pub const fn staleness(self) -> Option<u64> {
-        match self {
-            Self::Bsp => Some(0),
-            Self::Ssp { staleness } => Some(staleness),
-            Self::Asp => None,
-        }
-    }
-
-    /// Most iterations that a worker's clock can lie above the minimum clock: s + 1, reached when it has pushed and the
-    /// slowest has not.
-    #[must_use]
-    pub fn lead_bound(self) -> Option<u64> {
-        self.staleness().map(|staleness| staleness.saturating_add(1))
-    }
-
-    /// Most versions that can pass between a pull and the apply of the gradient computed on it, for `workers` workers
-    /// that stay: (P - 1)(2s + 1), and zero under bsp, whose version counts clocks.
-    #[must_use]
-    pub fn version_bound(self, workers: u64) -> Option<u64> {
-        match self {
-            Self::Bsp => Some(0),
-            Self::Ssp { staleness } => {
-                Some(workers.saturating_sub(1).saturating_mul(staleness.saturating_mul(2).saturating_add(1)))
-            }
-            Self::Asp => None,
-        }
-    }
-}
-
-impl fmt::Display for PolicySpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bsp => write!(f, "bsp"),
-            Self::Ssp { staleness } => write!(f, "ssp({staleness})"),
-            Self::Asp => write!(f, "asp"),
-        }
-    }
-}
+use crate::ids::{Clock, Moment, Sequence, WorkerId};
 
 /// Why a pull waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
@@ -113,12 +59,30 @@ pub enum HoldReason {
     NotStarted,
     /// No worker has brought the initial values yet.
     NoValues,
+    /// Too few workers have completed a clock for it to close.
+    Round {
+        /// The clock that is open.
+        open: Clock,
+        /// The clock that must be open.
+        needs: Clock,
+    },
+    /// The mean that the reader's own push belongs to is not complete.
+    Quorum {
+        /// Gradients in it.
+        have: u32,
+        /// Gradients that it needs.
+        needs: u32,
+    },
 }
 
 impl fmt::Display for HoldReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Clock { slowest, at, needs } => write!(f, "waits for {slowest} at {at} to reach {needs}"),
+            Self::Round { open, needs } => write!(f, "waits for {open} to close, and for {needs} to be open"),
+            Self::Quorum { have, needs } => {
+                write!(f, "waits for a quorum of {needs} gradients, {have} are in")
+            }
             Self::OwnPush { needs } => write!(f, "waits for its own {needs} to arrive"),
             Self::NotStarted => write!(f, "waits for the run to begin"),
             Self::NoValues => write!(f, "waits for the initial values"),
@@ -131,20 +95,33 @@ impl fmt::Display for HoldReason {
 pub enum PullVerdict {
     /// Answer now.
     Serve,
-    /// Wait until the minimum clock is `needs`; [`ClockTable::hold_reason`] says who it is that is slow.
-    Hold {
-        /// The clock that every live worker must reach.
-        needs: Clock,
-    },
+    /// Wait.
+    Hold(Needs),
+}
+
+/// What a pull that is held waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// The minimum clock must reach this one; [`ClockTable::hold_reason`] says who is slow.
+    Minimum(Clock),
+    /// This clock must be open: all before it are closed.
+    Open(Clock),
+    /// The reader's own pushes must be in the values, or dropped.
+    Settled,
 }
 
 /// Why a gradient is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode, Serialize, Deserialize)]
 pub enum DropReason {
-    /// Its clock has been closed without it (only a worker that joined or returned can be late).
+    /// Its clock has been closed without it (under bsp only a worker that joined or returned can be late).
     LateClock {
         /// The clock that is open now.
         open: Clock,
+    },
+    /// Too many versions have passed since its pull.
+    TooStale {
+        /// Versions that have passed.
+        staleness: u64,
     },
 }
 
@@ -152,6 +129,7 @@ impl fmt::Display for DropReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LateClock { open } => write!(f, "came after its clock was closed ({open} is open)"),
+            Self::TooStale { staleness } => write!(f, "is {staleness} versions old"),
         }
     }
 }
@@ -161,19 +139,81 @@ impl fmt::Display for DropReason {
 pub enum PushVerdict {
     /// Apply it now, alone.
     Apply,
-    /// Keep it until its clock closes, then apply the mean.
-    Collect,
+    /// Keep it until this clock (or round) closes, then apply the mean.
+    Collect {
+        /// Which.
+        at: Clock,
+    },
     /// Count it and leave it.
     Drop(DropReason),
 }
 
-/// A rule of consistency. It sees the clock table and nothing else.
-pub trait Policy: Send {
-    /// May a worker that has completed `clock` iterations read now?
-    fn pull(&self, table: &ClockTable, clock: Clock) -> PullVerdict;
+/// What a policy sees of its shard.
+#[derive(Clone, Copy, Debug)]
+pub struct Room<'a> {
+    /// The clocks of the live workers.
+    pub table: &'a ClockTable,
+    /// The oldest clock (or round) that is not closed.
+    pub open: Clock,
+    /// Pushes collected for it.
+    pub gathered: u32,
+    /// When the last of them came.
+    pub gathered_at: Moment,
+    /// The last clock (or round) for which a push is collected.
+    pub last: Option<Clock>,
+}
 
-    /// What becomes of a gradient computed in iteration `clock`? `open` is the oldest clock that is not closed yet.
-    fn push(&self, open: Clock, clock: Clock) -> PushVerdict;
+/// Whoever wants to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reader {
+    /// Who.
+    pub worker: WorkerId,
+    /// Iterations it has completed.
+    pub clock: Clock,
+    /// Whether all its pushes are in the values or dropped.
+    pub settled: bool,
+}
+
+/// A rule of consistency.
+pub trait Policy: Send {
+    /// May this reader read now? Asked again whenever what it needs has come to pass.
+    fn pull(&mut self, now: Moment, room: &Room<'_>, reader: Reader) -> PullVerdict;
+
+    /// What becomes of a gradient that a worker computed at `clock`?
+    fn push(&mut self, now: Moment, room: &Room<'_>, worker: WorkerId, clock: Clock) -> PushVerdict;
+
+    /// The oldest clock (or round) that is to stay open; all before it are closed now.
+    fn border(&self, now: Moment, room: &Room<'_>) -> Clock {
+        let _ = now;
+        room.table.minimum().unwrap_or(room.open)
+    }
+
+    /// When [`Policy::border`] must be asked again although nothing has happened.
+    fn deadline(&self, room: &Room<'_>) -> Option<Moment> {
+        let _ = room;
+        None
+    }
+
+    /// Gradients that the open round needs.
+    fn needed(&self, room: &Room<'_>) -> u32 {
+        let _ = room;
+        1
+    }
+
+    /// Whether a worker that comes late to a clock goes on at the one that is open.
+    fn moves_up(&self) -> bool {
+        false
+    }
+
+    /// Whether a worker whose clock was closed without it is told to leave what it computes.
+    fn abandons(&self) -> bool {
+        false
+    }
+
+    /// Whether a collected push is answered only once it is in the values.
+    fn withholds(&self) -> bool {
+        true
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! [`RateSchedule`] and is a function of how far the run is, never of when a push arrives.
 
 pub mod momentum;
+pub mod ordered;
 mod schedule;
 pub mod sgd;
 
@@ -11,6 +12,7 @@ pub use schedule::{RateSchedule, Shape};
 
 use crate::ids::KeyRange;
 use crate::layout::{Layout, TensorKind};
+use crate::local::Outer;
 
 /// Which rule, with its constants.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,7 +25,21 @@ pub enum Rule {
         momentum: f32,
         /// Look ahead along the velocity.
         nesterov: bool,
+        /// What it fades with where each push is applied alone.
+        per: Per,
     },
+}
+
+/// What momentum fades with where each push is applied alone. With one worker all are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Per {
+    /// Each push: workers times faster over the data than under bsp.
+    #[default]
+    Push,
+    /// Each push by the workers-th root, so that a clock leaves as much as under bsp.
+    Clock,
+    /// Each clock, with every gradient in the place of the clock it was pulled in: [`ordered`].
+    Ordered,
 }
 
 /// An update rule with everything it needs.
@@ -35,8 +51,46 @@ pub struct OptimizerSpec {
     pub rate: f32,
     /// L2 decay, added to the gradient as `decay * value` where the layout allows decay.
     pub weight_decay: f32,
+    /// Whether, where each push is applied alone, one decays by its share of a clock only.
+    pub decay_per_clock: bool,
     /// How the rate moves over the run.
     pub schedule: RateSchedule,
+}
+
+impl OptimizerSpec {
+    /// The servers' optimizer for the differences that local steps made.
+    #[must_use]
+    pub const fn outer(outer: Outer) -> Self {
+        let (rule, rate) = match outer {
+            Outer::Average => (Rule::Sgd, 1.0),
+            Outer::Sgd { rate } => (Rule::Sgd, rate),
+            Outer::Nesterov { rate, momentum } => {
+                (Rule::Momentum { momentum, nesterov: true, per: Per::Push }, rate)
+            }
+        };
+        Self { rule, rate, weight_decay: 0.0, decay_per_clock: true, schedule: RateSchedule::CONSTANT }
+    }
+}
+
+/// One step of a run, as an optimizer must know it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Step {
+    /// The share of the run that is done, in `[0, 1]`.
+    pub progress: f64,
+    /// What the gradient, with its decay, is multiplied by. The rate is not: momentum would give back later what it takes now.
+    pub weight: f32,
+    /// Steps made before.
+    pub version: u64,
+    /// Steps that had been made when the gradient's values were read.
+    pub pulled: u64,
+}
+
+impl Step {
+    /// A step of full weight on fresh values.
+    #[must_use]
+    pub const fn fresh(progress: f64, version: u64) -> Self {
+        Self { progress, weight: 1.0, version, pulled: version }
+    }
 }
 
 /// A run of keys that are treated alike.
@@ -51,42 +105,62 @@ struct Segment {
 #[derive(Clone, Debug)]
 pub struct Optimizer {
     spec: OptimizerSpec,
+    /// Steps that one clock is made of: the workers where each push is applied alone, 1 where a clock's mean is.
+    steps_per_clock: u32,
     segments: Vec<Segment>,
     velocity: Vec<f32>,
 }
 
 impl Optimizer {
-    /// State for the keys of `range` in `layout`; buffers of the layout are left alone by every rule.
+    /// State for the keys of `range` in `layout`; buffers of the layout are left alone by every rule. `steps_per_clock` is the
+    /// number of workers where each push is applied alone, and 1 where a clock's mean is.
     #[must_use]
-    pub fn new(spec: OptimizerSpec, layout: &Layout, range: KeyRange) -> Self {
+    pub fn new(spec: OptimizerSpec, layout: &Layout, range: KeyRange, steps_per_clock: u32) -> Self {
         let velocity = match spec.rule {
             Rule::Sgd => Vec::new(),
             Rule::Momentum { .. } => vec![0.0; range.len as usize],
         };
-        Self { spec, segments: segments(layout, range), velocity }
+        Self { spec, steps_per_clock: steps_per_clock.max(1), segments: segments(layout, range), velocity }
     }
 
     /// Applies one gradient to `values`, both of the length of the range.
-    ///
-    /// `progress` is the share of the run that is done, in `[0, 1]`.
-    pub fn apply(&mut self, values: &mut [f32], gradient: &[f32], progress: f64) {
-        let rate = self.spec.rate * self.spec.schedule.share(progress);
+    pub fn apply(&mut self, values: &mut [f32], gradient: &[f32], step: &Step) {
+        let rate = self.spec.rate * self.spec.schedule.share(step.progress);
+        let steps = self.steps_per_clock as f32;
+        let share = if self.spec.decay_per_clock { 1.0 / steps } else { 1.0 };
+        let place = ordered::Place::of(step, self.steps_per_clock);
         for segment in &self.segments {
             let span = segment.start..segment.end;
-            let decay = if segment.decay { self.spec.weight_decay } else { 0.0 };
+            let decay = if segment.decay { self.spec.weight_decay * share } else { 0.0 };
             let (values, gradient) = (&mut values[span.clone()], &gradient[span.clone()]);
-            match self.spec.rule {
-                Rule::Sgd => sgd::step(values, gradient, rate, decay),
-                Rule::Momentum { momentum, nesterov } => {
-                    let velocity = &mut self.velocity[span];
-                    if nesterov {
-                        momentum::nesterov_step(values, velocity, gradient, rate, momentum, decay);
-                    } else {
-                        momentum::step(values, velocity, gradient, rate, momentum, decay);
-                    }
+            let Rule::Momentum { momentum, nesterov, per } = self.spec.rule else {
+                sgd::step(values, gradient, step.weight, rate, decay);
+                continue;
+            };
+            let velocity = &mut self.velocity[span];
+            match per {
+                Per::Ordered => {
+                    let constants = ordered::Constants { rate, momentum, decay };
+                    ordered::step(values, velocity, gradient, step.weight, place, constants);
+                }
+                Per::Push | Per::Clock => {
+                    let kept = if per == Per::Clock { momentum.powf(1.0 / steps) } else { momentum };
+                    let rule = if nesterov { momentum::nesterov_step } else { momentum::step };
+                    rule(
+                        values,
+                        velocity,
+                        gradient,
+                        step.weight,
+                        momentum::Constants { rate, momentum: kept, decay },
+                    );
                 }
             }
         }
+    }
+
+    /// The velocity as if nothing had been done yet.
+    pub fn rest(&mut self) {
+        self.velocity.fill(0.0);
     }
 
     /// The state beside the values: velocity, or nothing.

@@ -4,7 +4,7 @@
 //! momentum correction:
 //!
 //! ```text
-//! d <- g + decay * w
+//! d <- weight * (g + decay * w)
 //! v <- momentum * v + d
 //! w <- w - rate * v                      heavy ball
 //! w <- w - rate * (d + momentum * v)     Nesterov
@@ -13,17 +13,27 @@
 //! On a server that applies each push alone, the velocity decays once a push: with P workers its time constant, counted in
 //! clocks, is P times shorter than under bsp.
 
+/// What does not change from key to key.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Constants {
+    /// The rate.
+    pub rate: f32,
+    /// Share of the velocity that is kept.
+    pub momentum: f32,
+    /// L2 decay.
+    pub decay: f32,
+}
+
 /// One heavy-ball step over slices of equal length.
 pub fn step(
     values: &mut [f32],
     velocity: &mut [f32],
     gradient: &[f32],
-    rate: f32,
-    momentum: f32,
-    decay: f32,
+    weight: f32,
+    Constants { rate, momentum, decay }: Constants,
 ) {
     for ((value, velocity), gradient) in values.iter_mut().zip(velocity).zip(gradient) {
-        let direction = gradient + decay * *value;
+        let direction = weight * (gradient + decay * *value);
         *velocity = momentum * *velocity + direction;
         *value -= rate * *velocity;
     }
@@ -34,12 +44,11 @@ pub fn nesterov_step(
     values: &mut [f32],
     velocity: &mut [f32],
     gradient: &[f32],
-    rate: f32,
-    momentum: f32,
-    decay: f32,
+    weight: f32,
+    Constants { rate, momentum, decay }: Constants,
 ) {
     for ((value, velocity), gradient) in values.iter_mut().zip(velocity).zip(gradient) {
-        let direction = gradient + decay * *value;
+        let direction = weight * (gradient + decay * *value);
         *velocity = momentum * *velocity + direction;
         *value -= rate * (direction + momentum * *velocity);
     }

@@ -16,13 +16,13 @@ fn layout() -> Layout {
 
 const RULES: [Rule; 3] = [
     Rule::Sgd,
-    Rule::Momentum { momentum: 0.9, nesterov: false },
-    Rule::Momentum { momentum: 0.5, nesterov: true },
+    Rule::Momentum { momentum: 0.9, nesterov: false, per: Per::Push },
+    Rule::Momentum { momentum: 0.5, nesterov: true, per: Per::Push },
 ];
 
 fn spec(rule: Rule) -> OptimizerSpec {
     let schedule = RateSchedule { shape: Shape::Linear, warmup: 0.1, final_share: 0.2 };
-    OptimizerSpec { rule, rate: 0.1, weight_decay: 0.01, schedule }
+    OptimizerSpec { rule, rate: 0.1, weight_decay: 0.01, decay_per_clock: true, schedule }
 }
 
 /// The formulas of the rule files, value by value, in f64.
@@ -38,7 +38,7 @@ fn reference(
     let direction = gradient + decay * value;
     match spec.rule {
         Rule::Sgd => (value - rate * direction, 0.0),
-        Rule::Momentum { momentum, nesterov } => {
+        Rule::Momentum { momentum, nesterov, .. } => {
             let momentum = f64::from(momentum);
             let velocity = momentum * velocity + direction;
             let ahead = if nesterov { direction + momentum * velocity } else { velocity };
@@ -52,14 +52,14 @@ fn the_rules_follow_their_formulas_and_leave_buffers_alone() {
     let layout = layout();
     for rule in RULES {
         let spec = spec(rule);
-        let mut optimizer = Optimizer::new(spec, &layout, KeyRange::new(0, layout.len()));
+        let mut optimizer = Optimizer::new(spec, &layout, KeyRange::new(0, layout.len()), 1);
         let mut values: Vec<f32> = (0..layout.len()).map(|key| (key as f32).sin()).collect();
         let before = values.clone();
         let mut expected: Vec<(f64, f64)> = values.iter().map(|value| (f64::from(*value), 0.0)).collect();
         for step in 0..20 {
             let progress = f64::from(step) / 20.0;
             let gradient: Vec<f32> = (0..layout.len()).map(|key| (key as f32 + step as f32).cos()).collect();
-            optimizer.apply(&mut values, &gradient, progress);
+            optimizer.apply(&mut values, &gradient, &Step::fresh(progress, step as u64));
             for (key, (value, velocity)) in expected.iter_mut().enumerate() {
                 let decay = if layout.tensor_of(key as u64).unwrap().decay {
                     f64::from(spec.weight_decay)
@@ -86,17 +86,17 @@ proptest! {
         let layout = layout();
         for rule in RULES {
             let mut whole = vec![0.5_f32; layout.len() as usize];
-            let mut optimizer = Optimizer::new(spec(rule), &layout, KeyRange::new(0, layout.len()));
+            let mut optimizer = Optimizer::new(spec(rule), &layout, KeyRange::new(0, layout.len()), 1);
             for gradient in &gradients {
-                optimizer.apply(&mut whole, gradient, 0.3);
+                optimizer.apply(&mut whole, gradient, &Step::fresh(0.3, 0));
             }
             let partition = Partition::new(layout.len(), servers, 1);
             prop_assert_eq!(partition.server_of(ShardId(0)), ServerId(0));
             for (_, range) in partition.shards() {
                 let mut part = vec![0.5_f32; range.len as usize];
-                let mut optimizer = Optimizer::new(spec(rule), &layout, range);
+                let mut optimizer = Optimizer::new(spec(rule), &layout, range, 1);
                 for gradient in &gradients {
-                    optimizer.apply(&mut part, &gradient[range.as_indices()], 0.3);
+                    optimizer.apply(&mut part, &gradient[range.as_indices()], &Step::fresh(0.3, 0));
                 }
                 prop_assert_eq!(&part[..], &whole[range.as_indices()]);
             }
@@ -116,4 +116,106 @@ fn the_schedule_rises_and_falls_as_said() {
     close(cosine.share(0.5), 0.5);
     close(cosine.share(1.0), 0.0);
     close(RateSchedule::CONSTANT.share(0.7), 1.0);
+}
+
+/// One value under a rule, with gradients of ones at staleness 0.
+fn walk(rule: Rule, decay_per_clock: bool, workers: u32, steps: u64) -> f32 {
+    let mut layout = Layout::new();
+    layout.parameter("weight", &[1], true);
+    let schedule = RateSchedule::CONSTANT;
+    let spec = OptimizerSpec { rule, rate: 0.01, weight_decay: 0.1, decay_per_clock, schedule };
+    let mut optimizer = Optimizer::new(spec, &layout, KeyRange::new(0, 1), workers);
+    let mut value = [1.0];
+    for version in 0..steps {
+        optimizer.apply(&mut value, &[0.5], &Step::fresh(0.0, version));
+    }
+    value[0]
+}
+
+#[test]
+fn with_one_worker_every_momentum_is_the_heavy_ball() {
+    let of = |per| walk(Rule::Momentum { momentum: 0.9, nesterov: false, per }, true, 1, 40);
+    assert_eq!(of(Per::Push), of(Per::Clock));
+    assert!((of(Per::Push) - of(Per::Ordered)).abs() < 1e-5);
+}
+
+// Momentum per push fades workers times faster over the data than under bsp (papers: asynchrony and momentum).
+#[test]
+fn momentum_by_the_clock_leaves_as_much_after_a_clock_as_under_bsp() {
+    let momentum = 0.81;
+    let mut layout = Layout::new();
+    layout.parameter("weight", &[1], false);
+    for (per, expected) in [(Per::Clock, 0.81), (Per::Ordered, 0.81), (Per::Push, 0.81_f32.powi(4))] {
+        let rule = Rule::Momentum { momentum, nesterov: false, per };
+        let spec = OptimizerSpec { rule, ..spec(rule) };
+        let mut optimizer = Optimizer::new(spec, &layout, KeyRange::new(0, 1), 4);
+        let mut value = [0.0];
+        optimizer.apply(&mut value, &[1.0], &Step::fresh(0.5, 0));
+        for version in 1..5 {
+            optimizer.apply(&mut value, &[0.0], &Step::fresh(0.5, version));
+        }
+        assert!((optimizer.slots()[0] - expected).abs() < 1e-6, "{per:?}: {}", optimizer.slots()[0]);
+    }
+}
+
+#[test]
+fn a_gradient_of_an_earlier_clock_counts_as_if_it_had_come_then() {
+    let mut layout = Layout::new();
+    layout.parameter("weight", &[1], false);
+    let rule = Rule::Momentum { momentum: 0.5, nesterov: false, per: Per::Ordered };
+    let spec = OptimizerSpec { schedule: RateSchedule::CONSTANT, ..spec(rule) };
+    let walk = |order: [(f32, u64); 4]| {
+        let mut optimizer = Optimizer::new(spec, &layout, KeyRange::new(0, 1), 2);
+        let mut value = [0.0];
+        for (version, (gradient, pulled)) in (0..).zip(order) {
+            optimizer.apply(&mut value, &[gradient], &Step { progress: 0.0, weight: 1.0, version, pulled });
+        }
+        value[0]
+    };
+    // The second gradient of the first clock comes in the second one, in the place of one of nothing.
+    let on_time = walk([(1.0, 0), (3.0, 0), (0.0, 2), (0.0, 2)]);
+    let late = walk([(1.0, 0), (0.0, 0), (3.0, 0), (0.0, 2)]);
+    assert!((on_time - late).abs() < 1e-6, "{on_time} {late}");
+}
+
+// Weight decay in full on every push shrinks the weights workers times as much over the data as under bsp.
+#[test]
+fn decay_by_the_clock_shrinks_over_a_clock_of_pushes_as_one_step_does() {
+    let shrink =
+        |per_clock, workers, steps| 1.0 - (walk(Rule::Sgd, per_clock, workers, steps) + 0.005 * steps as f32);
+    let once = shrink(true, 1, 1);
+    assert!((shrink(true, 4, 4) - once).abs() < 0.02 * once);
+    assert!((shrink(false, 4, 4) - 4.0 * once).abs() < 0.08 * once);
+}
+
+#[test]
+fn the_outer_average_takes_the_difference_as_it_is() {
+    let mut layout = Layout::new();
+    layout.parameter("weight", &[1], true);
+    let mut optimizer = Optimizer::new(OptimizerSpec::outer(Outer::Average), &layout, KeyRange::new(0, 1), 1);
+    let mut value = [5.0];
+    optimizer.apply(&mut value, &[1.25], &Step::fresh(0.9, 3));
+    assert_eq!(value, [3.75]);
+}
+
+// A stale gradient that is down-weighted must not come back in full through the velocity.
+#[test]
+fn a_weight_holds_for_all_that_a_gradient_ever_does() {
+    let mut layout = Layout::new();
+    layout.parameter("weight", &[1], false);
+    for rule in
+        RULES.into_iter().chain([Rule::Momentum { momentum: 0.9, nesterov: false, per: Per::Ordered }])
+    {
+        let walk = |first: f32, weight| {
+            let spec = OptimizerSpec { schedule: RateSchedule::CONSTANT, ..spec(rule) };
+            let mut optimizer = Optimizer::new(spec, &layout, KeyRange::new(0, 1), 2);
+            let mut value = [0.0];
+            optimizer.apply(&mut value, &[first], &Step { weight, ..Step::fresh(0.0, 0) });
+            for version in 1..30 {
+                optimizer.apply(&mut value, &[0.0], &Step::fresh(0.0, version));
+            }
+            value[0]
+        };
+        assert!((walk(1.0, 0.25) - walk(0.25, 1.0)).abs() < 1e-7, "{rule:?}");
+    }
 }

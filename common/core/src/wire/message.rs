@@ -130,6 +130,8 @@ pub struct Ask {
     pub done: Option<BatchIndex>,
     /// A batch whose gradient was not used and must be done again.
     pub returned: Option<BatchIndex>,
+    /// Microseconds that the gradient of the batch that is done took.
+    pub compute_us: u64,
     /// What happened since the last report.
     pub report: Option<Report>,
 }
@@ -157,6 +159,15 @@ pub enum PullKind {
     },
     /// For evaluation: answered at once, no part of the clock.
     Snapshot,
+    /// Gated as well, but answered only when the minimum clock has risen: fresher values for a reader that waits for other shards.
+    Fresher {
+        /// Iterations the reader has completed.
+        clock: Clock,
+        /// The last push of the reader that the values must include.
+        after: Sequence,
+        /// The minimum clock of the values that the reader has.
+        seen: Clock,
+    },
 }
 
 /// See [`ToServer::Evaluated`].
@@ -238,8 +249,18 @@ pub struct Report {
     pub pushes_applied: u64,
     /// Pushes that were sent again and known already.
     pub pushes_duplicate: u64,
-    /// Pushes that were dropped or refused.
+    /// Pushes that were dropped or refused, for whatever reason.
     pub pushes_dropped: u64,
+    /// Of the applied ones, those with less than their rate.
+    pub pushes_down_weighted: u64,
+    /// Of the dropped ones, those that came after their clock was closed.
+    pub dropped_late: u64,
+    /// Of the dropped ones, those that were too stale.
+    pub dropped_stale: u64,
+    /// Of the dropped ones, those whose gradient was not finite.
+    pub dropped_not_finite: u64,
+    /// Of the dropped ones, those whose worker left its gradient because its clock was closed.
+    pub dropped_abandoned: u64,
     /// Pulls answered.
     pub pulls_served: u64,
     /// Pulls that the gate held first.
@@ -279,6 +300,11 @@ impl Report {
         add(&mut self.pushes_applied, more.pushes_applied);
         add(&mut self.pushes_duplicate, more.pushes_duplicate);
         add(&mut self.pushes_dropped, more.pushes_dropped);
+        add(&mut self.pushes_down_weighted, more.pushes_down_weighted);
+        add(&mut self.dropped_late, more.dropped_late);
+        add(&mut self.dropped_stale, more.dropped_stale);
+        add(&mut self.dropped_not_finite, more.dropped_not_finite);
+        add(&mut self.dropped_abandoned, more.dropped_abandoned);
         add(&mut self.pulls_served, more.pulls_served);
         add(&mut self.pulls_held, more.pulls_held);
         self.clock_lead.merge(&more.clock_lead);
@@ -328,6 +354,11 @@ pub enum ToPeer {
     Goodbye,
     /// Answer to [`ToServer::Renew`]: the lease goes on. A worker that hears nothing for a lease takes the session for lost.
     Renewed,
+    /// The worker's clock was closed without it: what it computes would be dropped.
+    Overtaken {
+        /// The clock that is open.
+        open: Clock,
+    },
 }
 
 /// See [`ToPeer::Work`].
@@ -335,8 +366,10 @@ pub enum ToPeer {
 pub enum Work {
     /// Compute the gradient of a batch.
     Batch {
-        /// Which.
+        /// Its first unit.
         batch: BatchIndex,
+        /// How many units it has.
+        units: u32,
         /// Evaluate a snapshot beside it; the number of samples handed out so far.
         evaluate: Option<u64>,
         /// Set for a worker that had finished: enter the clock table again at this clock.
@@ -379,6 +412,8 @@ pub enum PushOutcome {
         version: Version,
         /// Versions that passed between its pull and its apply.
         staleness: u64,
+        /// Whether that took it some of its rate.
+        down_weighted: bool,
     },
     /// Counted and left out, by the policy.
     Dropped(DropReason),
@@ -395,6 +430,13 @@ pub enum PushOutcome {
     OutOfWindow,
     /// Its keys are not the shard's.
     WrongKeys,
+    /// It is in the buffer whose mean makes the next version.
+    Gathered {
+        /// Versions that passed since its pull; none will pass before its apply.
+        staleness: u64,
+        /// Whether that took it some of its rate.
+        down_weighted: bool,
+    },
 }
 
 /// The facts of a served pull, beside its values.

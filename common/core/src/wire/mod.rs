@@ -26,7 +26,7 @@ pub use status::{HeldRow, MemberRow, Phase, Progress, RefusedCounts, ShardRow, S
 use crate::limits::CONTROL_BYTES_MAX;
 
 /// Protocol version; part of the ALPN name and of the first message.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// ALPN name of the protocol.
 pub const ALPN: &[u8] = b"slackline/1";

@@ -55,6 +55,7 @@ const fn peer_variant(message: &ToPeer) -> u8 {
         ToPeer::Refused(_) => 6,
         ToPeer::Goodbye => 7,
         ToPeer::Renewed => 8,
+        ToPeer::Overtaken { .. } => 9,
     }
 }
 
@@ -64,13 +65,13 @@ fn every_variant_is_among_the_golden_ones() {
         golden::to_server().iter().map(|(_, message, _)| server_variant(message)).collect();
     assert_eq!(server, (0..12).collect());
     let peer: BTreeSet<u8> = golden::to_peer().iter().map(|(_, message, _)| peer_variant(message)).collect();
-    assert_eq!(peer, (0..9).collect());
+    assert_eq!(peer, (0..10).collect());
 }
 
 #[test]
 fn a_variant_that_does_not_exist_is_malformed() {
     assert_eq!(decode::<ToServer>(&12_u32.to_le_bytes()), Err(WireError::Malformed));
-    assert_eq!(decode::<ToPeer>(&9_u32.to_le_bytes()), Err(WireError::Malformed));
+    assert_eq!(decode::<ToPeer>(&10_u32.to_le_bytes()), Err(WireError::Malformed));
     // A bool and an option of 2, a text that is not UTF-8.
     assert_eq!(decode::<ToPeer>(&golden::bytes("02000000 02")), Err(WireError::Malformed));
     assert_eq!(decode::<ToServer>(&golden::bytes("09000000 00000000 02")), Err(WireError::Malformed));
@@ -156,6 +157,11 @@ fn counts(report: &Report) -> Vec<u64> {
         pushes_applied,
         pushes_duplicate,
         pushes_dropped,
+        pushes_down_weighted,
+        dropped_late,
+        dropped_stale,
+        dropped_not_finite,
+        dropped_abandoned,
         pulls_served,
         pulls_held,
         clock_lead,
@@ -173,6 +179,11 @@ fn counts(report: &Report) -> Vec<u64> {
         *pushes_applied,
         *pushes_duplicate,
         *pushes_dropped,
+        *pushes_down_weighted,
+        *dropped_late,
+        *dropped_stale,
+        *dropped_not_finite,
+        *dropped_abandoned,
         *pulls_served,
         *pulls_held,
         compute_us,

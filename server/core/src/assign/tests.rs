@@ -4,7 +4,12 @@ use super::*;
 use proptest::prelude::*;
 
 fn plan(batch_count: u64, ordered: bool) -> Plan {
-    Plan { batch_count, batch: 10, sample_total: batch_count * 10, evaluate_every: 50, ordered }
+    let cut = Cut { unit: 10, units: 1, proportional: false };
+    Plan { cut, sample_total: batch_count * 10, evaluate_every: 50, ordered }
+}
+
+fn reports(batch: impl Into<Option<BatchIndex>>) -> Outcome {
+    Outcome { done: batch.into(), ..Outcome::default() }
 }
 
 /// A worker of the model: its batches in hand, whether it waits for work, its clock.
@@ -64,10 +69,10 @@ proptest! {
                 done.extend(finished);
                 if !hand.waits { hand.clock += 1 + u64::from(action == 7); }
                 hand.waits = true;
-                let again = assigner.ask(id, Clock(hand.clock - 1), finished, None);
+                let again = assigner.ask(id, Clock(hand.clock - 1), reports(finished));
                 deliver(&mut hands, again.into_iter().map(|work| (id, work)).collect());
             }
-            assigner.settle(Clock(0), &mut grants);
+            assigner.settle(|| Clock(0), &mut grants);
             assigner.check_invariants();
             deliver(&mut hands, std::mem::take(&mut grants));
         }
@@ -90,12 +95,12 @@ fn under_bsp_a_clock_takes_consecutive_batches() {
     let mut grants = Vec::new();
     // Worker 0 asks for clock 0 and, at once, for clock 1; worker 1 comes later.
     for clock in 0..2 {
-        assert_eq!(assigner.ask(WorkerId(0), Clock(clock), None, None), []);
-        assigner.settle(Clock(0), &mut grants);
+        assert_eq!(assigner.ask(WorkerId(0), Clock(clock), Outcome::default()), []);
+        assigner.settle(|| Clock(0), &mut grants);
     }
     assert_eq!(grants.len(), 1);
-    assigner.ask(WorkerId(1), Clock(0), None, None);
-    assigner.settle(Clock(0), &mut grants);
+    assigner.ask(WorkerId(1), Clock(0), Outcome::default());
+    assigner.settle(|| Clock(0), &mut grants);
     let batches: Vec<(u32, u64)> = grants
         .iter()
         .map(|(worker, work)| (worker.0, if let Work::Batch { batch, .. } = work { batch.0 } else { 99 }))
@@ -109,11 +114,11 @@ fn a_repeated_ask_gets_the_same_batch() {
     assigner.enter(WorkerId(0));
     assigner.begin();
     let mut grants = Vec::new();
-    assigner.ask(WorkerId(0), Clock(0), None, None);
-    assigner.settle(Clock(0), &mut grants);
-    let again = assigner.ask(WorkerId(0), Clock(0), None, None);
+    assigner.ask(WorkerId(0), Clock(0), Outcome::default());
+    assigner.settle(|| Clock(0), &mut grants);
+    let again = assigner.ask(WorkerId(0), Clock(0), Outcome::default());
     assert_eq!(again, [grants[0].1]);
-    assert_eq!(assigner.done() + assigner.repeated(), 0);
+    assert_eq!(assigner.batches_done() + assigner.repeated(), 0);
 }
 
 // Found by the simulated world: the batch that a repeated ask returned lay on the same desk again, and was taken from it.
@@ -123,13 +128,16 @@ fn a_repeated_ask_returns_its_batch_once() {
     assigner.enter(WorkerId(0));
     assigner.begin();
     let mut grants = Vec::new();
-    assigner.ask(WorkerId(0), Clock(0), None, None);
-    assigner.settle(Clock(0), &mut grants);
+    assigner.ask(WorkerId(0), Clock(0), Outcome::default());
+    assigner.settle(|| Clock(0), &mut grants);
     let returned = Some(BatchIndex(0));
-    assigner.ask(WorkerId(0), Clock(1), None, returned);
-    assigner.settle(Clock(0), &mut grants);
-    assert_eq!(assigner.ask(WorkerId(0), Clock(1), None, returned), [grants[1].1]);
-    assigner.settle(Clock(0), &mut grants);
+    assigner.ask(WorkerId(0), Clock(1), Outcome { returned, ..Outcome::default() });
+    assigner.settle(|| Clock(0), &mut grants);
+    assert_eq!(
+        assigner.ask(WorkerId(0), Clock(1), Outcome { returned, ..Outcome::default() }),
+        [grants[1].1]
+    );
+    assigner.settle(|| Clock(0), &mut grants);
     assigner.check_invariants();
     assert_eq!((grants.len(), assigner.repeated()), (2, 1));
 }
@@ -141,18 +149,18 @@ fn what_was_given_over_a_lost_session_comes_with_the_next_ask() {
     let mut grants = Vec::new();
     for worker in 0..2 {
         assigner.enter(WorkerId(worker));
-        assigner.ask(WorkerId(worker), Clock(0), None, None);
+        assigner.ask(WorkerId(worker), Clock(0), Outcome::default());
     }
     assigner.begin();
-    assigner.settle(Clock(0), &mut grants);
+    assigner.settle(|| Clock(0), &mut grants);
     assigner.forget(WorkerId(0));
     grants.clear();
-    assigner.settle(Clock(5), &mut grants);
-    let lost = Work::Batch { batch: BatchIndex(0), evaluate: None, enter: Some(Clock(5)) };
+    assigner.settle(|| Clock(5), &mut grants);
+    let lost = Work::Batch { batch: BatchIndex(0), units: 1, evaluate: None, enter: Some(Clock(5)) };
     assert_eq!(grants, [(WorkerId(1), lost)]);
     assigner.reconnect(WorkerId(1));
-    assert_eq!(assigner.ask(WorkerId(1), Clock(4), None, None), [lost]);
-    assert_eq!(assigner.ask(WorkerId(1), Clock(6), Some(BatchIndex(0)), None), []);
+    assert_eq!(assigner.ask(WorkerId(1), Clock(4), Outcome::default()), [lost]);
+    assert_eq!(assigner.ask(WorkerId(1), Clock(6), reports(Some(BatchIndex(0)))), []);
 }
 
 // Found by the simulated world: "nothing now" was lost with its session, and the worker never reported its last batch.
@@ -162,13 +170,13 @@ fn a_repeated_ask_hears_again_that_there_is_nothing() {
     let mut grants = Vec::new();
     for worker in 0..2 {
         assigner.enter(WorkerId(worker));
-        assigner.ask(WorkerId(worker), Clock(0), None, None);
+        assigner.ask(WorkerId(worker), Clock(0), Outcome::default());
     }
     assigner.begin();
     for _ in 0..2 {
-        assigner.settle(Clock(0), &mut grants);
+        assigner.settle(|| Clock(0), &mut grants);
         assert_eq!(grants.pop(), Some((WorkerId(1), Work::Idle)));
-        assigner.ask(WorkerId(1), Clock(0), None, None);
+        assigner.ask(WorkerId(1), Clock(0), Outcome::default());
     }
 }
 
@@ -179,19 +187,19 @@ fn only_the_evaluation_of_all_samples_ends_the_run() {
     let mut grants = Vec::new();
     assigner.enter(WorkerId(0));
     assigner.begin();
-    assigner.ask(WorkerId(0), Clock(0), None, None);
-    assigner.settle(Clock(0), &mut grants);
-    assigner.ask(WorkerId(0), Clock(1), Some(BatchIndex(0)), None);
-    assigner.settle(Clock(0), &mut grants);
+    assigner.ask(WorkerId(0), Clock(0), Outcome::default());
+    assigner.settle(|| Clock(0), &mut grants);
+    assigner.ask(WorkerId(0), Clock(1), reports(Some(BatchIndex(0))));
+    assigner.settle(|| Clock(0), &mut grants);
     assigner.evaluated(WorkerId(0), 5);
     assert!(!assigner.is_over());
     assigner.evaluated(WorkerId(0), 10);
-    assigner.settle(Clock(0), &mut grants);
+    assigner.settle(|| Clock(0), &mut grants);
     assert!(assigner.is_over() && grants.contains(&(WorkerId(0), Work::Done)));
     // The word was lost, so the result comes again.
     grants.clear();
     assigner.evaluated(WorkerId(0), 10);
-    assigner.settle(Clock(0), &mut grants);
+    assigner.settle(|| Clock(0), &mut grants);
     assert_eq!(grants, [(WorkerId(0), Work::Done)]);
 }
 
@@ -199,10 +207,48 @@ fn only_the_evaluation_of_all_samples_ends_the_run() {
 fn evaluation_is_due_every_so_many_samples_and_once_at_the_end() {
     let mut assigner = Assigner::new(plan(12, false));
     let due: Vec<u64> = (0..12)
-        .filter_map(|_| match assigner.take(None) {
+        .filter_map(|_| match assigner.take(WorkerId(0), None) {
             Some(Work::Batch { evaluate, .. }) => evaluate,
             _ => None,
         })
         .collect();
     assert_eq!(due, [40, 90]);
+}
+
+/// Units of the first batch that each worker gets once the speeds are known, from times for 64 samples in microseconds.
+fn units_by_speed(times: [u64; 2]) -> [u32; 2] {
+    let cut = Cut::proportional(64);
+    assert_eq!((cut.unit, cut.units), (4, 16));
+    let mut assigner = Assigner::new(Plan { cut, sample_total: 6_400, evaluate_every: 0, ordered: false });
+    for worker in 0..2 {
+        assigner.enter(WorkerId(worker));
+    }
+    assigner.begin();
+    let mut ask = |worker: usize, clock, outcome| {
+        assigner.ask(WorkerId(worker as u32), Clock(clock), outcome);
+        let mut grants = Vec::new();
+        assigner.settle(|| Clock(0), &mut grants);
+        assigner.check_invariants();
+        grants.iter().find_map(|(_, work)| match work {
+            Work::Batch { batch, units, .. } => Some((*batch, *units)),
+            _ => None,
+        })
+    };
+    let first = [0, 1].map(|worker| ask(worker, 0, Outcome::default()).unwrap());
+    assert_eq!(first.map(|(_, units)| units), [16, 16], "nothing is known");
+    for (worker, compute_us) in times.into_iter().enumerate() {
+        let outcome = Outcome { done: Some(first[worker].0), returned: None, compute_us };
+        ask(worker, 1, outcome);
+    }
+    // What comes next is cut with both speeds known.
+    [0, 1].map(|worker| ask(worker, 2, Outcome::default()).unwrap().1)
+}
+
+#[test]
+fn equal_speeds_get_equal_batches_and_a_worker_of_half_the_speed_half_as_large_ones() {
+    assert_eq!(units_by_speed([1_000, 1_000]), [16, 16]);
+    // Speeds 2 : 1, mean 1.5: shares of 4/3 and 2/3.
+    assert_eq!(units_by_speed([1_000, 2_000]), [21, 11]);
+    let [fast, slow] = units_by_speed([1, 1_000_000]);
+    assert_eq!((fast, slow), (32, 1), "never nothing");
 }

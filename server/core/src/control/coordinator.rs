@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use slackline_core::consistency::PolicySpec;
 use slackline_core::ids::{Clock, Incarnation, Moment, WorkerId};
+use slackline_core::schedule::Cut;
 use slackline_core::wire::{Ask, Evaluated, Join, Report, Work};
 
-use crate::assign::{Assigner, Plan};
+use crate::assign::{Assigner, Outcome, Plan};
 use crate::record::Record;
 
 /// What the coordinator is made from.
@@ -14,12 +15,14 @@ use crate::record::Record;
 pub struct CoordinatorSettings {
     /// The consistency policy: bsp hands out work clock by clock.
     pub policy: PolicySpec,
-    /// Samples of a batch.
-    pub batch: u64,
+    /// How batches are cut.
+    pub cut: Cut,
     /// Passes over the data.
     pub epochs: u64,
     /// Evaluate after so many epochs; zero for only at the end.
     pub evaluate_every_epochs: f64,
+    /// Mean loss of a model that knows nothing.
+    pub blind_loss: f64,
 }
 
 /// The training data, as the first worker described it.
@@ -79,13 +82,12 @@ impl Coordinator {
                 let sample_total = theirs.sample_count.saturating_mul(settings.epochs);
                 let every = (settings.evaluate_every_epochs * theirs.sample_count as f64) as u64;
                 self.assigner = Some(Assigner::new(Plan {
-                    batch_count: sample_total.div_ceil(settings.batch.max(1)),
-                    batch: settings.batch.max(1),
+                    cut: settings.cut,
                     sample_total,
                     evaluate_every: every,
-                    ordered: settings.policy == PolicySpec::Bsp,
+                    ordered: settings.policy.is_ordered(),
                 }));
-                self.record = Some(Record::new(theirs.sample_count, sample_total));
+                self.record = Some(Record::new(theirs.sample_count, sample_total, settings.blind_loss));
                 Ok(())
             }
         }
@@ -97,7 +99,7 @@ impl Coordinator {
     }
 
     pub(super) fn batches_left(&self) -> u64 {
-        self.assigner.as_ref().map_or(0, |assigner| assigner.batch_count() - assigner.done())
+        self.assigner.as_ref().map_or(0, |assigner| assigner.units_left())
     }
 
     pub(super) fn next_incarnation(&mut self) -> Incarnation {
@@ -142,32 +144,33 @@ impl Coordinator {
         self.assigner.as_ref().map_or(0, Assigner::asking)
     }
 
-    pub(super) fn report(&mut self, now: Moment, report: Option<&Report>) {
+    pub(super) fn report(&mut self, now: Moment, worker: WorkerId, report: Option<&Report>) {
+        let clock = self.clock_of(worker).unwrap_or(self.minimum);
         if let (Some(record), Some(report)) = (&mut self.record, report) {
-            record.report(now, report);
+            record.report(now, (worker, clock), report);
         }
     }
 
     /// Takes an ask, and returns the work of a repeated one. An ask that a reconnected worker sends again counts its report once.
     pub(super) fn ask(&mut self, now: Moment, worker: WorkerId, ask: &Ask) -> Vec<Work> {
         if self.asks.get(&worker) != Some(ask) {
-            self.report(now, ask.report.as_ref());
+            self.report(now, worker, ask.report.as_ref());
             self.asks.insert(worker, ask.clone());
         }
-        let Ask { clock, done, returned, .. } = *ask;
+        let Ask { clock, done, returned, compute_us, .. } = *ask;
         // Work for clock c is asked for while clock c - 1 is being computed: c - 1 iterations are complete.
         if let Some(known) = self.clocks.get_mut(&worker) {
             *known = (*known).max(Clock(clock.0.saturating_sub(1)));
         }
         let Some(assigner) = &mut self.assigner else { return Vec::new() };
-        assigner.ask(worker, clock, done, returned)
+        assigner.ask(worker, clock, Outcome { done, returned, compute_us })
     }
 
     /// Takes the result of an evaluation; false when it is known already.
     pub(super) fn evaluated(&mut self, now: Moment, worker: WorkerId, evaluated: &Evaluated) -> bool {
         let is_new = self.evaluated.insert(worker, evaluated.at_samples) != Some(evaluated.at_samples);
         if is_new {
-            self.report(now, evaluated.report.as_ref());
+            self.report(now, worker, evaluated.report.as_ref());
         }
         let (Some(assigner), Some(record)) = (&mut self.assigner, &mut self.record) else { return false };
         // One that is known comes again when the word that the run is over was lost.
@@ -179,17 +182,18 @@ impl Coordinator {
     }
 
     pub(super) fn settle(&mut self, now: Moment) -> Vec<(WorkerId, Work)> {
-        let minimum = self.minimum();
+        let (clocks, last) = (&self.clocks, self.minimum);
+        let minimum = || clocks.values().min().copied().unwrap_or(last);
         let (Some(assigner), Some(record)) = (&mut self.assigner, &mut self.record) else {
             return Vec::new();
         };
         let mut grants = Vec::new();
         assigner.settle(minimum, &mut grants);
-        record.done(assigner.done(), assigner.samples_done());
+        record.done(assigner.batches_done(), assigner.samples_done());
         if !grants.is_empty() {
             record.begin(now);
         }
-        if assigner.is_trained() && assigner.done() > 0 {
+        if assigner.is_trained() && assigner.batches_done() > 0 {
             record.end(now);
         }
         grants

@@ -342,7 +342,7 @@ impl Control {
         effects: &mut Vec<ControlEffect>,
     ) {
         if let Some(coordinator) = &mut self.coordinator {
-            coordinator.report(now, leave.report.as_ref());
+            coordinator.report(now, worker, leave.report.as_ref());
         }
         let how = match &leave.outcome {
             Outcome::Done => "its work is done".to_owned(),

@@ -291,8 +291,9 @@ impl Control {
                 coordinator.forget_data();
             }
         }
-        let asking = self.coordinator.as_ref().map_or(0, Coordinator::asking);
-        if !self.started && self.coordinator.is_some() && asking >= self.settings.workers {
+        let wanted = self.settings.workers;
+        let all_ask = |coordinator: &Coordinator| coordinator.asking() >= wanted;
+        if !self.started && self.coordinator.as_ref().is_some_and(all_ask) {
             self.start(effects);
         }
         let Some(coordinator) = &mut self.coordinator else { return };

@@ -3,6 +3,7 @@
 use super::*;
 use slackline_core::consistency::PolicySpec;
 use slackline_core::ids::{BatchIndex, Sequence};
+use slackline_core::schedule::Cut;
 use slackline_core::wire::{
     Ask, Evaluated, Join, Leave, Outcome, Pull, PullKind, RefusalCode, Register, Work,
 };
@@ -23,7 +24,8 @@ fn settings(workers: u32) -> ControlSettings {
         stop_on_bad_gradient: false,
         coordinator: Some(CoordinatorSettings {
             policy: PolicySpec::Ssp { staleness: 1 },
-            batch: 10,
+            cut: Cut { unit: 10, units: 1, proportional: false },
+            blind_loss: 2.3,
             epochs: 1,
             evaluate_every_epochs: 0.0,
         }),
@@ -111,7 +113,13 @@ fn works(effects: &[ControlEffect]) -> Vec<(u64, Work)> {
 }
 
 fn ask(clock: u64, done: Option<u64>) -> ToServer {
-    ToServer::Ask(Ask { clock: Clock(clock), done: done.map(BatchIndex), returned: None, report: None })
+    ToServer::Ask(Ask {
+        clock: Clock(clock),
+        done: done.map(BatchIndex),
+        returned: None,
+        compute_us: 0,
+        report: None,
+    })
 }
 
 // Case 66: anyone on the network could write weights or shut a server down.

@@ -3,6 +3,7 @@
 //! The shard has one owner and is driven by events. A push goes `push.rs` -> seen before? -> policy -> optimizer -> version + 1;
 //! a pull goes `pull.rs` -> held until the policy allows -> served from a snapshot that all readers of one version share.
 
+mod held;
 mod pull;
 mod push;
 mod values;
@@ -10,7 +11,8 @@ mod values;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use slackline_core::consistency::{ClockTable, Policy, PolicySpec, Standing};
+use slackline_core::consistency::delay::Delay;
+use slackline_core::consistency::{ClockTable, DelaySpec, Policy, PolicySpec, Room, Standing};
 use slackline_core::ids::{
     BatchIndex, Clock, Incarnation, KeyRange, Moment, Sequence, SessionId, ShardId, Version, WorkerId,
 };
@@ -18,7 +20,8 @@ use slackline_core::layout::Layout;
 use slackline_core::optimizer::{Optimizer, OptimizerSpec};
 use slackline_core::wire::{PullKind, PushOutcome, Pushed, Served, ShardRow};
 
-pub use pull::Held;
+pub use held::Held;
+use held::HeldPulls;
 use push::Collected;
 use values::Values;
 
@@ -36,8 +39,14 @@ pub struct ShardSettings {
     pub layout: Arc<Layout>,
     /// The consistency policy.
     pub policy: PolicySpec,
+    /// What staleness does to a gradient.
+    pub delay: DelaySpec,
     /// The update rule.
     pub optimizer: OptimizerSpec,
+    /// Workers of the run: the pushes of a clock, where each is applied alone.
+    pub workers: u32,
+    /// Samples of a whole batch where batches follow the workers' speeds: a push that is applied alone then counts by its share.
+    pub batch: Option<u64>,
 }
 
 /// What can happen to a shard.
@@ -79,6 +88,8 @@ pub enum ShardEvent {
     Initialize(Vec<f32>),
     /// A push has arrived.
     Push(Push),
+    /// Time has passed: at the latest at [`Shard::next_deadline`].
+    Tick,
     /// A pull has arrived.
     Pull {
         /// The session to answer.
@@ -138,6 +149,13 @@ pub enum ShardEffect {
         /// The facts beside them.
         served: Served,
     },
+    /// Tell a worker that its clock was closed without it.
+    Overtaken {
+        /// The session it pulled over.
+        session: SessionId,
+        /// The clock that is open.
+        open: Clock,
+    },
     /// The shard has values now.
     HasValues,
     /// A gradient's buffer is free again.
@@ -151,6 +169,16 @@ pub enum ShardEffect {
 struct Member {
     incarnation: Incarnation,
     window: PushWindow,
+    /// The session of its last gated pull.
+    session: Option<SessionId>,
+    /// The values that it last read with their version, where gradients are corrected by them.
+    read: Option<(Version, Arc<Vec<f32>>)>,
+}
+
+impl Member {
+    fn new(incarnation: Incarnation) -> Self {
+        Self { incarnation, window: PushWindow::default(), session: None, read: None }
+    }
 }
 
 /// One shard.
@@ -160,41 +188,56 @@ pub struct Shard {
     layout: Arc<Layout>,
     policy: Box<dyn Policy>,
     spec: PolicySpec,
+    delay: Delay,
     optimizer: Optimizer,
+    batch: Option<u64>,
     values: Values,
     version: Version,
     table: ClockTable,
     members: BTreeMap<WorkerId, Member>,
     /// Pushes kept until their clock closes, by clock.
     collected: BTreeMap<Clock, Vec<Collected>>,
-    /// The oldest clock that is not closed: the highest that the minimum ever was, or that a reader could count on.
+    /// When the last of them came.
+    collected_at: Moment,
+    /// The oldest clock (under quorum: round) that is not closed: the highest that the policy's border ever was, or that a reader could
+    /// count on.
     open: Clock,
-    held: Vec<Held>,
+    held: HeldPulls,
+    /// Workers whose push has arrived or was settled: their own pulls may wait for that.
+    woken: Vec<WorkerId>,
     started: bool,
     batch_count: u64,
+    /// The furthest batch that was applied.
+    furthest: BatchIndex,
 }
 
 impl Shard {
     /// A shard without values and members.
     #[must_use]
     pub fn new(settings: ShardSettings) -> Self {
-        let ShardSettings { id, keys, layout, policy, optimizer } = settings;
+        let ShardSettings { id, keys, layout, policy, delay, optimizer, workers, batch } = settings;
+        let steps_per_clock = if policy.takes_means() { 1 } else { workers };
         Self {
             id,
             keys,
             policy: policy.policy(),
             spec: policy,
-            optimizer: Optimizer::new(optimizer, &layout, keys),
+            delay: Delay::new(delay, keys.len as usize),
+            optimizer: Optimizer::new(optimizer, &layout, keys, steps_per_clock),
+            batch,
             layout,
             values: Values::default(),
             version: Version(0),
             table: ClockTable::default(),
             members: BTreeMap::new(),
             collected: BTreeMap::new(),
+            collected_at: Moment(0),
             open: Clock(0),
-            held: Vec::new(),
+            held: HeldPulls::default(),
+            woken: Vec::new(),
             started: false,
             batch_count: 1,
+            furthest: BatchIndex(0),
         }
     }
 
@@ -202,31 +245,50 @@ impl Shard {
     pub fn handle(&mut self, now: Moment, event: ShardEvent, effects: &mut Vec<ShardEffect>) {
         match event {
             ShardEvent::Enter { worker, incarnation, clock, standing, batch_count } => {
-                self.drop_holds_of(worker);
-                self.members.insert(worker, Member { incarnation, window: PushWindow::default() });
+                self.held.forget(worker);
+                self.members.insert(worker, Member::new(incarnation));
                 self.table.enter(worker, clock, standing);
                 self.batch_count = batch_count.max(1);
             }
             ShardEvent::Reenter { worker, clock } if self.members.contains_key(&worker) => {
                 self.table.enter(worker, clock, Standing::Joining);
             }
-            ShardEvent::Reenter { .. } => {}
+            ShardEvent::Reenter { .. } | ShardEvent::Tick => {}
             ShardEvent::Finish { worker } => self.table.leave(worker),
             ShardEvent::Remove { worker } => {
                 self.table.leave(worker);
                 self.members.remove(&worker);
-                self.drop_holds_of(worker);
+                self.held.forget(worker);
             }
             ShardEvent::Start => self.started = true,
             ShardEvent::Initialize(values) => self.initialize(values, effects),
             ShardEvent::Push(push) => self.push(now, push, effects),
             ShardEvent::Pull { session, reader, request, kind } => {
                 self.pull(now, Held::new(session, reader, request, kind, now), effects);
+            }
+        }
+        self.settle_all(now, effects);
+    }
+
+    /// What follows from the state: clocks close, pulls are released, until nothing more does.
+    fn settle_all(&mut self, now: Moment, effects: &mut Vec<ShardEffect>) {
+        loop {
+            self.close_clocks(now, effects);
+            if !self.serve_released(now, effects) {
                 return;
             }
         }
-        self.close_clocks(now, effects);
-        self.serve_held(now, effects);
+    }
+
+    /// When a [`ShardEvent::Tick`] is due although nothing happens; none for never.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.policy.deadline(&self.room())
+    }
+
+    /// What the policy sees.
+    fn room(&self) -> Room<'_> {
+        room(&self.table, self.open, &self.collected, self.collected_at)
     }
 
     fn initialize(&mut self, values: Vec<f32>, effects: &mut Vec<ShardEffect>) {
@@ -236,10 +298,6 @@ impl Shard {
         } else {
             effects.push(ShardEffect::Recycle(values));
         }
-    }
-
-    fn drop_holds_of(&mut self, worker: WorkerId) {
-        self.held.retain(|held| held.reader.is_none_or(|(reader, _)| reader != worker));
     }
 
     fn member(&self, worker: WorkerId, incarnation: Incarnation) -> Option<&Member> {
@@ -276,10 +334,9 @@ impl Shard {
         &self.table
     }
 
-    /// The pulls that wait, in order of arrival.
-    #[must_use]
-    pub fn held(&self) -> &[Held] {
-        &self.held
+    /// The pulls that wait.
+    pub fn held(&self) -> impl Iterator<Item = &Held> {
+        self.held.all()
     }
 
     /// The row that a status shows.
@@ -309,10 +366,7 @@ impl Shard {
                 );
             }
         }
-        for held in &self.held {
-            let ready = self.started && !self.values.is_empty();
-            assert!(!ready || self.waits(held).is_some(), "a pull is held that could be served: {held:?}");
-        }
+        self.held.check(self.started && !self.values.is_empty(), self.table.minimum(), self.open);
         for (worker, member) in &self.members {
             let (len, most) = (member.window.len(), 2 * slackline_core::limits::PUSH_WINDOW);
             assert!(len <= most, "{len} answers are kept for {worker}, more than {most}");
@@ -326,6 +380,18 @@ impl Shard {
         let clock = self.table.clock_of(worker).unwrap_or_default();
         Pushed { shard: self.id, sequence, duplicate: false, clock, outcome, held_us: 0 }
     }
+}
+
+/// What a policy sees, of parts that can be borrowed beside it.
+fn room<'a>(
+    table: &'a ClockTable,
+    open: Clock,
+    collected: &BTreeMap<Clock, Vec<Collected>>,
+    collected_at: Moment,
+) -> Room<'a> {
+    let gathered = collected.get(&open).map_or(0, |kept| kept.len() as u32);
+    let last = collected.keys().next_back().copied();
+    Room { table, open, gathered, gathered_at: collected_at, last }
 }
 
 #[cfg(test)]

@@ -1,85 +1,41 @@
 //! A pull on its way through a shard: held until the run has begun, the reader's own pushes are in and the policy allows it.
 
-use slackline_core::consistency::{HoldReason, PullVerdict};
-use slackline_core::ids::{Clock, Incarnation, Moment, Sequence, SessionId, WorkerId};
+use slackline_core::consistency::{HoldReason, Needs, PullVerdict, Reader};
+use slackline_core::ids::{Clock, Moment};
 use slackline_core::wire::{HeldRow, PullKind, Served};
 
-use super::{Shard, ShardEffect};
-
-/// A pull that waits, or is about to be served.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Held {
-    /// The session to answer.
-    pub session: SessionId,
-    /// The worker that reads; none for an observer.
-    pub reader: Option<(WorkerId, Incarnation)>,
-    /// Number of the pull.
-    pub request: u64,
-    /// Gated or not.
-    pub kind: PullKind,
-    /// When it arrived.
-    pub since: Moment,
-    /// When it first waited for another worker's clock.
-    gated_since: Option<Moment>,
-}
-
-/// What a pull waits for, without the names that a report needs.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Waits {
-    Values,
-    Start,
-    OwnPush { needs: Sequence },
-    Clock { needs: Clock },
-}
-
-impl Held {
-    pub(super) const fn new(
-        session: SessionId,
-        reader: Option<(WorkerId, Incarnation)>,
-        request: u64,
-        kind: PullKind,
-        since: Moment,
-    ) -> Self {
-        Self { session, reader, request, kind, since, gated_since: None }
-    }
-
-    const fn clock(&self) -> Clock {
-        match self.kind {
-            PullKind::Gated { clock, .. } => clock,
-            PullKind::Snapshot => Clock(0),
-        }
-    }
-
-    const fn is_gated(&self) -> bool {
-        matches!(self.kind, PullKind::Gated { .. })
-    }
-}
+use super::held::{Held, Waits};
+use super::{Shard, ShardEffect, room};
 
 impl Shard {
     pub(super) fn pull(&mut self, now: Moment, pull: Held, effects: &mut Vec<ShardEffect>) {
-        if pull.is_gated() {
-            let known =
-                pull.reader.is_some_and(|(worker, incarnation)| self.member(worker, incarnation).is_some());
-            if !known {
+        if pull.kind != PullKind::Snapshot {
+            let Some((worker, incarnation)) = pull.reader else { return };
+            let Some(member) =
+                self.members.get_mut(&worker).filter(|member| member.incarnation == incarnation)
+            else {
                 // The session of a fenced worker is being closed; there is nobody to answer.
                 return;
-            }
-            // A worker has one gated pull at a time: a second one is a retry from a new session.
-            self.held.retain(|held| !(held.is_gated() && held.reader == pull.reader));
+            };
+            member.session = Some(pull.session);
+            // A worker has one gated pull at a time: a second one is a retry from a new session, or for fresher values.
+            self.held.take(worker);
         }
         self.try_serve(now, pull, effects);
-        // The reader's own clock may have risen, which can close a clock or release others.
-        self.close_clocks(now, effects);
-        self.serve_held(now, effects);
     }
 
-    /// Serves what can be served now, in order of arrival. Most events release nobody, and then nothing is moved.
-    pub(super) fn serve_held(&mut self, now: Moment, effects: &mut Vec<ShardEffect>) {
-        while self.held.iter().any(|held| self.waits(held).is_none()) {
-            for held in std::mem::take(&mut self.held) {
-                self.try_serve(now, held, effects);
-            }
+    /// Serves what the state has released. Returns whether that was anything.
+    pub(super) fn serve_released(&mut self, now: Moment, effects: &mut Vec<ShardEffect>) -> bool {
+        let ready = self.started && !self.values.is_empty();
+        let mut released = self.held.release(ready, self.table.minimum(), self.open);
+        while let Some(worker) = self.woken.pop() {
+            released.extend(self.held.take_own(worker));
         }
+        let any = !released.is_empty();
+        for held in released {
+            self.try_serve(now, held, effects);
+        }
+        any
     }
 
     fn try_serve(&mut self, now: Moment, mut pull: Held, effects: &mut Vec<ShardEffect>) {
@@ -87,16 +43,16 @@ impl Shard {
             // Else the reader would get values without the clock that its own rise has closed.
             self.close_clocks(now, effects);
         }
-        match self.waits(&pull) {
+        match self.waits(now, &pull) {
             None => {
                 self.note_served(&pull);
                 self.serve(now, &pull, effects);
             }
             Some(waits) => {
-                if matches!(waits, Waits::Clock { .. }) && pull.gated_since.is_none() {
+                if matches!(waits, Waits::Policy(_)) && pull.gated_since.is_none() {
                     pull.gated_since = Some(now);
                 }
-                self.held.push(pull);
+                self.held.put(pull, waits);
             }
         }
     }
@@ -127,45 +83,66 @@ impl Shard {
     }
 
     /// What a pull waits for; none when it can be served.
-    pub(super) fn waits(&self, pull: &Held) -> Option<Waits> {
+    fn waits(&mut self, now: Moment, pull: &Held) -> Option<Waits> {
         if self.values.is_empty() {
             return Some(Waits::Values);
         }
-        let PullKind::Gated { clock, after } = pull.kind else {
+        if pull.kind == PullKind::Snapshot {
             return None;
-        };
+        }
         if !self.started {
             return Some(Waits::Start);
         }
         let (worker, incarnation) = pull.reader?;
-        let member = self.member(worker, incarnation)?;
+        let member = self.members.get(&worker).filter(|member| member.incarnation == incarnation)?;
+        let (clock, after) = (pull.clock(), pull.after());
         if !member.window.has_all_to(after) {
             return Some(Waits::OwnPush { needs: after });
         }
-        match self.policy.pull(&self.table, clock) {
+        if let PullKind::Fresher { seen, .. } = pull.kind
+            && self.table.minimum().is_some_and(|minimum| minimum <= seen)
+        {
+            return Some(Waits::Policy(Needs::Minimum(seen.next())));
+        }
+        let reader = Reader { worker, clock, settled: member.window.is_settled() };
+        let room = room(&self.table, self.open, &self.collected, self.collected_at);
+        match self.policy.pull(now, &room, reader) {
             PullVerdict::Serve => None,
-            PullVerdict::Hold { needs } => Some(Waits::Clock { needs }),
+            PullVerdict::Hold(needs) => Some(Waits::Policy(needs)),
         }
     }
 
     fn reason(&self, waits: Waits) -> Option<HoldReason> {
+        let room = self.room();
         match waits {
-            Waits::Values => Some(HoldReason::NoValues),
-            Waits::Start => Some(HoldReason::NotStarted),
+            // What it waited for when it was kept can have come, and something else not.
+            Waits::Values | Waits::Start if self.values.is_empty() => Some(HoldReason::NoValues),
+            Waits::Values | Waits::Start => Some(HoldReason::NotStarted),
             Waits::OwnPush { needs } => Some(HoldReason::OwnPush { needs }),
-            Waits::Clock { needs } => self.table.hold_reason(needs),
+            Waits::Policy(Needs::Minimum(needs)) => self.table.hold_reason(needs),
+            Waits::Policy(Needs::Open(needs)) => Some(HoldReason::Round { open: self.open, needs }),
+            Waits::Policy(Needs::Settled) => {
+                Some(HoldReason::Quorum { have: room.gathered, needs: self.policy.needed(&room) })
+            }
         }
     }
 
-    fn serve(&self, now: Moment, pull: &Held, effects: &mut Vec<ShardEffect>) {
+    fn serve(&mut self, now: Moment, pull: &Held, effects: &mut Vec<ShardEffect>) {
         let Some(values) = self.values.snapshot() else {
             return;
         };
+        let is_gated = pull.kind != PullKind::Snapshot;
+        if is_gated
+            && self.delay.spec().treatment.compensates()
+            && let Some(member) = pull.reader.and_then(|(worker, _)| self.members.get_mut(&worker))
+        {
+            member.read = Some((self.version, values.clone()));
+        }
         let minimum = self.table.minimum().unwrap_or_else(|| pull.clock());
         let served = Served {
             version: self.version,
             minimum,
-            lead: if pull.is_gated() { pull.clock().0.saturating_sub(minimum.0) } else { 0 },
+            lead: if is_gated { pull.clock().0.saturating_sub(minimum.0) } else { 0 },
             held_us: pull.gated_since.map_or(0, |since| now.since(since).as_micros() as u64),
         };
         let (session, reader, request) = (pull.session, pull.reader, pull.request);
@@ -177,10 +154,10 @@ impl Shard {
     pub fn held_rows(&self, now: Moment, most: usize) -> Vec<HeldRow> {
         let row = |held: &Held| {
             let (worker, _) = held.reader?;
-            let reason = self.reason(self.waits(held)?)?;
+            let reason = self.reason(held.waits?)?;
             let since_ms = now.since(held.since).as_millis() as u64;
             Some(HeldRow { worker, shard: self.id, clock: held.clock(), since_ms, reason })
         };
-        self.held.iter().filter_map(row).take(most).collect()
+        self.held.all().filter_map(row).take(most).collect()
     }
 }

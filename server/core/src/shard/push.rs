@@ -1,11 +1,12 @@
 //! A push on its way through a shard: member? seen before? finite? then the policy's verdict.
 
-use slackline_core::aggregate::{first_not_finite, weighted_mean};
-use slackline_core::consistency::PushVerdict;
+use slackline_core::aggregate::{first_not_finite, scale, weighted_mean};
+use slackline_core::consistency::{DropReason, PushVerdict};
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, Moment, Sequence, SessionId, Version, WorkerId};
+use slackline_core::optimizer::Step;
 use slackline_core::wire::{PushOutcome, Pushed};
 
-use super::{Push, Shard, ShardEffect};
+use super::{Member, Push, Shard, ShardEffect, room};
 use crate::dedup::Seen;
 use crate::notice::Notice;
 
@@ -22,6 +23,10 @@ pub(super) struct Collected {
     samples: u32,
     gradient: Vec<f32>,
     since: Moment,
+    /// Share of the rate that its staleness leaves it.
+    weight: f32,
+    /// It was answered when it came.
+    is_answered: bool,
 }
 
 impl Collected {
@@ -88,11 +93,12 @@ impl Shard {
             Some(gradient) => self.decide(now, push, gradient, effects),
         };
         let mut clock = push.clock.next();
-        if !self.table.is_active(push.worker) {
-            // A joiner begins to count at the minimum, also when there is none at present: at the last one that there was.
+        if !self.table.is_active(push.worker) || self.policy.moves_up() {
+            // Whoever is late goes on with the others. A joiner begins to count at the minimum, also when there is none at present: at the last one that there was.
             clock = clock.max(self.open);
         }
         self.table.advance(push.worker, clock);
+        self.woken.push(push.worker);
         if let Some(outcome) = outcome {
             let name = (push.worker, push.incarnation, push.sequence);
             self.settle(push.session, name, outcome, 0, effects);
@@ -115,27 +121,21 @@ impl Shard {
             effects.push(ShardEffect::Recycle(gradient));
             return Some(PushOutcome::NotFinite { key });
         }
-        match self.policy.push(self.open, push.clock) {
-            PushVerdict::Apply => {
-                let staleness = self.version.0.saturating_sub(push.pulled.0);
-                self.apply(&gradient, push.batch);
-                effects.push(ShardEffect::Recycle(gradient));
-                Some(PushOutcome::Applied { version: self.version, staleness })
-            }
-            PushVerdict::Collect => {
-                self.collected.entry(push.clock).or_default().push(Collected {
-                    session: push.session,
-                    worker: push.worker,
-                    incarnation: push.incarnation,
-                    sequence: push.sequence,
-                    pulled: push.pulled,
-                    batch: push.batch,
-                    samples: push.samples,
-                    gradient,
-                    since: now,
-                });
-                None
-            }
+        let staleness = self.version.0.saturating_sub(push.pulled.0);
+        let spec = self.delay.spec();
+        if spec.drop_at.is_some_and(|most| staleness >= most) {
+            effects.push(ShardEffect::Recycle(gradient));
+            return Some(PushOutcome::Dropped(DropReason::TooStale { staleness }));
+        }
+        if self.policy.abandons() && staleness > 0 {
+            // A worker that another shard has moved up can call it one of the open clock, but it was computed on values of before.
+            effects.push(ShardEffect::Recycle(gradient));
+            return Some(PushOutcome::Dropped(DropReason::LateClock { open: self.open }));
+        }
+        let room = room(&self.table, self.open, &self.collected, self.collected_at);
+        match self.policy.push(now, &room, push.worker, push.clock) {
+            PushVerdict::Apply => Some(self.apply_alone(push, gradient, staleness, effects)),
+            PushVerdict::Collect { at } => self.collect(now, push, gradient, staleness, at),
             PushVerdict::Drop(reason) => {
                 effects.push(ShardEffect::Recycle(gradient));
                 Some(PushOutcome::Dropped(reason))
@@ -143,10 +143,76 @@ impl Shard {
         }
     }
 
-    fn apply(&mut self, gradient: &[f32], batch: BatchIndex) {
-        let progress = batch.0 as f64 / self.batch_count as f64;
+    fn apply_alone(
+        &mut self,
+        push: &Push,
+        mut gradient: Vec<f32>,
+        staleness: u64,
+        effects: &mut Vec<ShardEffect>,
+    ) -> PushOutcome {
+        self.compensate(push, &mut gradient);
+        let weight = self.delay.spec().treatment.weight(staleness);
+        let share = self.batch.map_or(1.0, |batch| (f64::from(push.samples) / batch as f64) as f32);
+        let step = Step {
+            progress: self.progress(push.batch),
+            weight: weight * share,
+            version: self.version.0,
+            pulled: push.pulled.0,
+        };
+        self.apply(&gradient, &step);
+        effects.push(ShardEffect::Recycle(gradient));
+        PushOutcome::Applied { version: self.version, staleness, down_weighted: weight < 1.0 }
+    }
+
+    /// Keeps a gradient for a mean; it is answered at once where its worker need not wait for that.
+    fn collect(
+        &mut self,
+        now: Moment,
+        push: &Push,
+        mut gradient: Vec<f32>,
+        staleness: u64,
+        at: Clock,
+    ) -> Option<PushOutcome> {
+        self.compensate(push, &mut gradient);
+        let weight = self.delay.spec().treatment.weight(staleness);
+        let is_answered = !self.policy.withholds();
+        self.collected_at = now;
+        self.collected.entry(at).or_default().push(Collected {
+            session: push.session,
+            worker: push.worker,
+            incarnation: push.incarnation,
+            sequence: push.sequence,
+            pulled: push.pulled,
+            batch: push.batch,
+            samples: push.samples,
+            gradient,
+            since: now,
+            weight,
+            is_answered,
+        });
+        is_answered.then_some(PushOutcome::Gathered { staleness, down_weighted: weight < 1.0 })
+    }
+
+    /// Corrects a gradient for what the values moved since its worker read them, where that is asked for and known.
+    fn compensate(&mut self, push: &Push, gradient: &mut [f32]) {
+        let read = self.members.get(&push.worker).and_then(|member: &Member| member.read.as_ref());
+        if let (Some((version, read)), Some(now)) = (read, self.values.current())
+            && *version == push.pulled
+        {
+            self.delay.compensate(gradient, now, read);
+        }
+    }
+
+    /// The share of the run that is done with a batch. It never goes back: a batch that is done again late must not come with the
+    /// high rate of its first turn.
+    fn progress(&mut self, batch: BatchIndex) -> f64 {
+        self.furthest = self.furthest.max(batch);
+        self.furthest.0 as f64 / self.batch_count as f64
+    }
+
+    fn apply(&mut self, gradient: &[f32], step: &Step) {
         if let Some(values) = self.values.change() {
-            self.optimizer.apply(values, gradient, progress);
+            self.optimizer.apply(values, gradient, step);
             self.version = self.version.next();
         }
     }
@@ -168,38 +234,67 @@ impl Shard {
         effects.push(ShardEffect::Answer { session, pushed });
     }
 
-    /// Closes every clock that all active workers have completed; with no active worker left, all of them.
+    /// Closes every clock (or round) that the policy wants closed.
     pub(super) fn close_clocks(&mut self, now: Moment, effects: &mut Vec<ShardEffect>) {
-        let border = match self.table.minimum() {
-            Some(minimum) => minimum,
-            None => self.collected.keys().next_back().map_or(self.open, |last| last.next()),
-        };
-        while let Some(entry) = self.collected.first_entry() {
-            if *entry.key() >= border {
-                break;
+        loop {
+            let before = self.open;
+            let room = room(&self.table, self.open, &self.collected, self.collected_at);
+            // A table that empties and fills again could lower the border.
+            let border = self.policy.border(now, &room).max(before);
+            while let Some(entry) = self.collected.first_entry() {
+                if *entry.key() >= border {
+                    break;
+                }
+                let (clock, kept) = entry.remove_entry();
+                self.open = self.open.max(clock.next());
+                self.close(now, kept, effects);
             }
-            let kept = entry.remove();
-            self.close(now, kept, effects);
+            self.open = border;
+            if border == before {
+                return;
+            }
+            if self.policy.abandons() {
+                self.tell_overtaken(before, effects);
+            }
         }
-        // The clock of a joiner can only raise the minimum, but a table that empties and fills again could lower it.
-        self.open = Clock(self.open.0.max(border.0));
+    }
+
+    /// Tells those whose clock was closed without them, each once.
+    fn tell_overtaken(&self, before: Clock, effects: &mut Vec<ShardEffect>) {
+        let late = self.table.rows().filter(|(_, clock, _)| (before..self.open).contains(clock));
+        for (worker, _, _) in late {
+            if let Some(session) = self.members.get(&worker).and_then(|member| member.session) {
+                effects.push(ShardEffect::Overtaken { session, open: self.open });
+            }
+        }
     }
 
     /// Applies the mean of one clock's pushes, summed in the order of their batches so that arrival changes no bit.
     fn close(&mut self, now: Moment, mut kept: Vec<Collected>, effects: &mut Vec<ShardEffect>) {
         kept.sort_by_key(|push| push.batch);
+        for push in kept.iter_mut().filter(|push| push.weight != 1.0) {
+            scale(&mut push.gradient, push.weight);
+        }
         let samples: Vec<u32> = kept.iter().map(|push| push.samples).collect();
         let mut parts: Vec<&mut [f32]> = kept.iter_mut().map(|push| push.gradient.as_mut_slice()).collect();
         weighted_mean(&mut parts, &samples);
         let before = self.version;
         if let Some(first) = kept.first() {
-            self.apply(&first.gradient, first.batch);
+            let step = Step::fresh(self.progress(first.batch), before.0);
+            self.apply(&first.gradient, &step);
         }
         for push in kept {
-            let staleness = before.0.saturating_sub(push.pulled.0);
-            let outcome = PushOutcome::Applied { version: self.version, staleness };
-            let held_us = now.since(push.since).as_micros() as u64;
-            self.settle(push.session, push.name(), outcome, held_us, effects);
+            if self.policy.moves_up() && self.table.is_active(push.worker) {
+                self.table.advance(push.worker, self.open);
+            }
+            if !push.is_answered {
+                let staleness = before.0.saturating_sub(push.pulled.0);
+                let down_weighted = push.weight < 1.0;
+                let outcome = PushOutcome::Applied { version: self.version, staleness, down_weighted };
+                let held_us = now.since(push.since).as_micros() as u64;
+                self.settle(push.session, push.name(), outcome, held_us, effects);
+                self.woken.push(push.worker);
+            }
             effects.push(ShardEffect::Recycle(push.gradient));
         }
     }

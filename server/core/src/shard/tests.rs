@@ -1,5 +1,7 @@
 //! The laws of consistency over random schedules, checked by an oracle that sees only events and effects.
 
+mod policies;
+
 use super::*;
 use crate::dedup::Seen;
 use proptest::prelude::*;
@@ -8,13 +10,33 @@ use slackline_core::optimizer::{RateSchedule, Rule};
 
 const KEYS: u64 = 3;
 
+fn sgd() -> OptimizerSpec {
+    OptimizerSpec {
+        rule: Rule::Sgd,
+        rate: 1.0,
+        weight_decay: 0.0,
+        decay_per_clock: true,
+        schedule: RateSchedule::CONSTANT,
+    }
+}
+
 fn shard(policy: PolicySpec) -> Shard {
     let mut layout = Layout::new();
     layout.parameter("weight", &[KEYS], false);
-    let optimizer =
-        OptimizerSpec { rule: Rule::Sgd, rate: 1.0, weight_decay: 0.0, schedule: RateSchedule::CONSTANT };
+    let optimizer = sgd();
     let keys = KeyRange::new(0, KEYS);
-    Shard::new(ShardSettings { id: ShardId(0), keys, layout: Arc::new(layout), policy, optimizer })
+    let layout = Arc::new(layout);
+    let delay = DelaySpec::default();
+    Shard::new(ShardSettings {
+        id: ShardId(0),
+        keys,
+        layout,
+        policy,
+        delay,
+        optimizer,
+        workers: 1,
+        batch: None,
+    })
 }
 
 /// What a worker is doing, as the oracle knows it.
@@ -42,6 +64,7 @@ struct World {
     workers: Vec<Reader>,
     now: u64,
     applied: u64,
+    dropped: u64,
     staleness_sum: u64,
     in_flight_sum: u64,
     staleness_max: u64,
@@ -61,6 +84,7 @@ impl World {
             ],
             now: 0,
             applied: 0,
+            dropped: 0,
             staleness_sum: 0,
             in_flight_sum: 0,
             staleness_max: 0,
@@ -95,7 +119,7 @@ impl World {
         }
         self.shard.check_invariants();
         if let Some(values) = self.shard.values() {
-            let expected = if self.policy == PolicySpec::Bsp { self.shard.version().0 } else { self.applied };
+            let expected = if self.policy.takes_means() { self.shard.version().0 } else { self.applied };
             assert_eq!(values, vec![-(expected as f32); KEYS as usize]);
         }
     }
@@ -123,11 +147,17 @@ impl World {
         }
         assert!(!pushed.duplicate);
         self.answers.insert(key, pushed.outcome);
-        if let PushOutcome::Applied { staleness, .. } = pushed.outcome {
-            self.applied += 1;
-            self.staleness_sum += staleness;
-            self.staleness_max = self.staleness_max.max(staleness);
+        match pushed.outcome {
+            PushOutcome::Applied { staleness, .. } | PushOutcome::Gathered { staleness, .. } => {
+                self.applied += 1;
+                self.staleness_sum += staleness;
+                self.staleness_max = self.staleness_max.max(staleness);
+            }
+            PushOutcome::Dropped(_) => self.dropped += 1,
+            _ => {}
         }
+        let worker = &mut self.workers[session.0 as usize];
+        worker.clock = worker.clock.max(pushed.clock.0);
     }
 
     fn in_flight_besides(&self, index: usize) -> u64 {
@@ -204,7 +234,13 @@ impl World {
                 }
                 moved |= self.step(index);
             }
-            assert!(moved, "nobody can go on: {:?}", self.workers);
+            // Whoever has no more work leaves the clock table: nobody waits for its pushes.
+            let over = |worker: &Reader| worker.doing == Doing::Ready && worker.clock >= clock;
+            let over = self.workers.iter().position(over).filter(|_| !moved);
+            if let Some(index) = over {
+                self.leave(index, true);
+            }
+            assert!(moved || over.is_some(), "nobody can go on: {:?}", self.workers);
         }
     }
 }
@@ -213,7 +249,16 @@ fn policies() -> impl Strategy<Value = PolicySpec> {
     prop_oneof![
         Just(PolicySpec::Bsp),
         Just(PolicySpec::Asp),
-        (0..4_u64).prop_map(|staleness| PolicySpec::Ssp { staleness })
+        (0..4_u64).prop_map(|staleness| PolicySpec::Ssp { staleness }),
+        (0..4_u64).prop_map(|staleness| PolicySpec::Essp { staleness }),
+        (0..3_u64, 0..4_u64).prop_map(|(low, more)| PolicySpec::Dssp { low, high: low + more }),
+        (0..3_u32).prop_map(|late| PolicySpec::Backup { late }),
+        prop::option::of(1..6_u32).prop_map(|count| PolicySpec::Quorum {
+            count,
+            grace: std::time::Duration::ZERO,
+            holds: true
+        }),
+        prop::option::of(1..6_u32).prop_map(|count| PolicySpec::Buffer { count }),
     ]
 }
 
@@ -237,14 +282,17 @@ proptest! {
         }
         let last = world.workers.iter().map(|worker| worker.clock).max().unwrap_or(0) + 1;
         world.drain(last);
-        // Drained: every push was applied exactly once.
-        prop_assert_eq!(world.applied, world.workers.iter().map(|worker| worker.sequence).sum::<u64>());
+        for index in 0..workers {
+            world.leave(index, true);
+        }
+        // Drained: every push was applied or dropped exactly once, and dropped only where somebody can be late.
+        prop_assert_eq!(world.applied + world.dropped, world.workers.iter().map(|worker| worker.sequence).sum::<u64>());
+        let may_drop = matches!(policy, PolicySpec::Backup { late: 1.. });
+        prop_assert!(world.dropped == 0 || may_drop);
         if let Some(bound) = policy.version_bound(workers as u64) {
             prop_assert!(world.staleness_max <= bound, "{} > {}", world.staleness_max, bound);
         }
-        if policy == PolicySpec::Bsp {
-            prop_assert_eq!(world.staleness_sum, 0);
-        } else {
+        if !policy.takes_means() {
             // Conservation: each apply ages exactly the gradients that are in flight.
             prop_assert_eq!(world.staleness_sum, world.in_flight_sum);
         }

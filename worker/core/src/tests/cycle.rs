@@ -74,7 +74,7 @@ fn a_worker_without_work_finishes_reports_and_enters_again() {
     assert_eq!(rig.hear(0, ToPeer::Work(Work::Idle)), []);
     assert_eq!(rig.hear(0, ToPeer::Work(Work::Idle)), []);
 
-    let enter = Work::Batch { batch: BatchIndex(3), evaluate: None, enter: Some(Clock(9)) };
+    let enter = Work::Batch { batch: BatchIndex(3), units: 1, evaluate: None, enter: Some(Clock(9)) };
     let again = rig.hear(0, ToPeer::Work(enter));
     let entered = ToServer::Enter { clock: Clock(9) };
     let expected =
@@ -102,7 +102,7 @@ fn a_joiner_is_moved_up_by_the_servers() {
 #[test]
 fn an_evaluation_runs_beside_the_training() {
     let mut rig = Rig::registered(settings(2));
-    let evaluated = Work::Batch { batch: BatchIndex(0), evaluate: Some(40), enter: None };
+    let evaluated = Work::Batch { batch: BatchIndex(0), units: 1, evaluate: Some(40), enter: None };
     let begun = rig.hear(0, ToPeer::Work(evaluated));
     let expected =
         [&[load(0)][..], &snapshot(0, 1), &snapshot(1, 2), &pull(0, 3, 0, 0), &pull(1, 4, 0, 0)].concat();
@@ -113,7 +113,7 @@ fn an_evaluation_runs_beside_the_training() {
     assert_eq!(rig.values(0, 1, 0), [Effect::Evaluate { at_samples: 40, last: false }]);
     assert_eq!(rig.values(1, 4, 0)[0], compute(1, 0));
     // Another one is left out while the first is under way.
-    let second = Work::Batch { batch: BatchIndex(1), evaluate: Some(50), enter: None };
+    let second = Work::Batch { batch: BatchIndex(1), units: 1, evaluate: Some(50), enter: None };
     assert_eq!(rig.hear(0, ToPeer::Work(second)), [load(1)]);
     let ready = rig.on(Event::EvaluationReady { at_samples: 40, loss: 0.25, accuracy: 0.5 });
     let result = Evaluated { at_samples: 40, loss: 0.25, accuracy: 0.5, report: None };

@@ -253,8 +253,8 @@ impl World {
             Effect::SendInitial { server, header } => {
                 self.servers[server.0 as usize].transfers_towards.push(header);
             }
-            Effect::LoadBatch { batch } => self.local.push(Event::BatchLoaded { batch }),
-            Effect::Compute { sequence, batch } => {
+            Effect::LoadBatch { batch, .. } => self.local.push(Event::BatchLoaded { batch }),
+            Effect::Compute { sequence, batch, .. } => {
                 assert!(!self.is_computing && self.loaded.contains(&batch));
                 self.is_computing = true;
                 let bad_key = self.happens(self.mishaps.bad_gradients).then_some(1);
@@ -267,6 +267,8 @@ impl World {
                 assert!(!self.local.iter().any(is_measuring), "one evaluation at a time");
                 self.local.push(event);
             }
+            // The gradient is under way already; a place for fresher values is the shell's.
+            Effect::Abandon { .. } | Effect::ExpectFresher { .. } | Effect::AdoptFresher { .. } => {}
             Effect::Notice(_) => {}
             Effect::Exit(result) => self.exit = Some(result),
         }
@@ -370,7 +372,9 @@ impl World {
         let is_free = |pull: &Pull| match pull.kind {
             _ if !has_values.contains(&pull.shard) => false,
             PullKind::Gated { after: Sequence(0), .. } | PullKind::Snapshot => true,
-            PullKind::Gated { after, .. } => answers.contains_key(&(pull.shard, after)),
+            PullKind::Gated { after, .. } | PullKind::Fresher { after, .. } => {
+                answers.contains_key(&(pull.shard, after))
+            }
         };
         let free: Vec<Pull> = server.pulls.iter().copied().filter(is_free).collect();
         server.pulls.retain(|pull| !free.contains(pull));
@@ -402,7 +406,7 @@ impl World {
                 coordinator.out.insert(batch);
                 let enter = std::mem::take(&mut coordinator.is_idle).then_some(ask.clock);
                 let evaluate = self.dice.below(4) == 0;
-                Work::Batch { batch, evaluate: evaluate.then_some(batch.0), enter }
+                Work::Batch { batch, units: 1, evaluate: evaluate.then_some(batch.0), enter }
             }
             None if !coordinator.out.is_empty() => {
                 coordinator.is_idle = true;

@@ -19,7 +19,7 @@ fn served(rig: &mut Rig, shard: u32, request: u64, lead: u64, held_us: u64) -> V
 }
 
 fn answer(rig: &mut Rig, shard: u32, duplicate: bool, staleness: u64, held_us: u64) {
-    let outcome = PushOutcome::Applied { version: Version(2), staleness };
+    let outcome = PushOutcome::Applied { version: Version(2), staleness, down_weighted: false };
     let (shard_id, sequence, clock) = (ShardId(shard), Sequence(1), Clock(1));
     let pushed = Pushed { shard: shard_id, sequence, duplicate, clock, outcome, held_us };
     rig.hear(shard, ToPeer::Pushed(pushed));
@@ -141,7 +141,7 @@ fn a_report_that_was_answered_counts_once() {
 #[test]
 fn beside_an_evaluation_stands_a_fresh_report() {
     let mut rig = Rig::registered(settings(2));
-    let evaluate = Work::Batch { batch: BatchIndex(0), evaluate: Some(0), enter: None };
+    let evaluate = Work::Batch { batch: BatchIndex(0), units: 1, evaluate: Some(0), enter: None };
     rig.hear(0, ToPeer::Work(evaluate));
     rig.values(0, 3, 0);
     rig.values(1, 4, 0);

@@ -5,6 +5,7 @@ mod fake;
 mod faults;
 mod measures;
 mod orders;
+mod policies;
 mod silence;
 
 use std::time::Duration;
@@ -32,6 +33,8 @@ pub(crate) fn settings(servers: u32) -> Settings {
         data_hash: 3,
         sample_count: 100,
         batch_count: 20,
+        refreshes: false,
+        fragments: 1,
         lease: Duration::from_secs(9),
         connect_timeout: Duration::from_secs(60),
         wait_report: Duration::from_secs(5),
@@ -58,11 +61,24 @@ impl Rig {
         Self { worker: Worker::new(settings, Moment(0)), now: Moment(0) }
     }
 
-    /// Handles an event and returns what the worker wants.
-    pub(crate) fn on(&mut self, event: Event) -> Vec<Effect> {
+    /// Handles an event and returns what the worker wants, as it wants it.
+    pub(crate) fn exactly(&mut self, event: Event) -> Vec<Effect> {
         let mut effects = Vec::new();
         self.worker.handle(self.now, event, &mut effects);
         self.worker.check_invariants();
+        effects
+    }
+
+    /// The same without what most tests are not about: the circumstances of a gradient and the time that it took.
+    pub(crate) fn on(&mut self, event: Event) -> Vec<Effect> {
+        let mut effects = self.exactly(event);
+        for effect in &mut effects {
+            match effect {
+                Effect::Compute { clock, adopted, .. } => (*clock, *adopted) = (Clock(0), Vec::new()),
+                Effect::Send { message: ToServer::Ask(ask), .. } => ask.compute_us = 0,
+                _ => {}
+            }
+        }
         effects
     }
 
@@ -159,11 +175,11 @@ pub(crate) fn joined(incarnation: Incarnation) -> ToPeer {
 }
 
 pub(crate) fn applied(version: u64) -> PushOutcome {
-    PushOutcome::Applied { version: Version(version), staleness: 0 }
+    PushOutcome::Applied { version: Version(version), staleness: 0, down_weighted: false }
 }
 
 pub(crate) fn work(index: u64) -> Work {
-    Work::Batch { batch: BatchIndex(index), evaluate: None, enter: None }
+    Work::Batch { batch: BatchIndex(index), units: 1, evaluate: None, enter: None }
 }
 
 pub(crate) fn batch(index: u64) -> ToPeer {
@@ -183,11 +199,17 @@ pub(crate) fn disconnect(server: u32) -> Effect {
 }
 
 pub(crate) fn load(index: u64) -> Effect {
-    Effect::LoadBatch { batch: BatchIndex(index) }
+    Effect::LoadBatch { batch: BatchIndex(index), units: 1 }
 }
 
 pub(crate) fn ask(clock: u64, done: Option<u64>) -> ToServer {
-    ToServer::Ask(Ask { clock: Clock(clock), done: done.map(BatchIndex), returned: None, report: None })
+    ToServer::Ask(Ask {
+        clock: Clock(clock),
+        done: done.map(BatchIndex),
+        returned: None,
+        compute_us: 0,
+        report: None,
+    })
 }
 
 /// The effects without the reports in them, where only the messages are in question.
@@ -268,7 +290,8 @@ pub(crate) fn initial(shard: u32) -> Effect {
 }
 
 pub(crate) fn compute(sequence: u64, batch: u64) -> Effect {
-    Effect::Compute { sequence: Sequence(sequence), batch: BatchIndex(batch) }
+    let (sequence, batch) = (Sequence(sequence), BatchIndex(batch));
+    Effect::Compute { sequence, batch, clock: Clock(0), adopted: Vec::new() }
 }
 
 pub(crate) fn release(sequence: u64) -> Effect {

@@ -39,7 +39,7 @@ fn nonsense(dice: &mut Dice) -> Event {
         0 => PushOutcome::Nothing,
         1 => PushOutcome::NotFinite { key: number(3) },
         2 => PushOutcome::Fenced,
-        _ => PushOutcome::Applied { version: Version(1), staleness: number(5) },
+        _ => PushOutcome::Applied { version: Version(1), staleness: number(5), down_weighted: false },
     };
     let work = match number(6) {
         0 => Work::Idle,
@@ -47,7 +47,7 @@ fn nonsense(dice: &mut Dice) -> Event {
         2 => Work::Done,
         kind => {
             let evaluate = (kind == 3).then_some(number(2));
-            Work::Batch { batch: index, evaluate, enter: (kind == 4).then_some(clock) }
+            Work::Batch { batch: index, units: 1, evaluate, enter: (kind == 4).then_some(clock) }
         }
     };
     let code = if number(4) == 0 { RefusalCode::Full } else { RefusalCode::Fenced };

@@ -80,8 +80,8 @@ fn work() -> Vec<Golden<ToServer>> {
     vec![
         (
             "ask for the first work",
-            ToServer::Ask(Ask { clock: Clock(0), done: None, returned: None, report: None }),
-            "05000000 0000000000000000 00 00 00",
+            ToServer::Ask(Ask { clock: Clock(0), done: None, returned: None, compute_us: 0, report: None }),
+            "05000000 0000000000000000 00 00 0000000000000000 00",
         ),
         (
             "ask with all there is to say",
@@ -89,13 +89,15 @@ fn work() -> Vec<Golden<ToServer>> {
                 clock: Clock(1),
                 done: Some(BatchIndex(2)),
                 returned: Some(BatchIndex(3)),
+                compute_us: 25,
                 report: Some(report()),
             }),
-            "05000000 0100000000000000 01 0200000000000000 01 0300000000000000 01 0100000000000000 \
+            "05000000 0100000000000000 01 0200000000000000 01 0300000000000000 1900000000000000 01 0100000000000000 \
              0200000000000000 000000000000e03f 0300000000000000 0400000000000000 0500000000000000 \
              0600000000000000 0700000000000000 0800000000000000 0900000000000000 0a00000000000000 \
              0b00000000000000 0c00000000000000 0d00000000000000 0e00000000000000 0f00000000000000 \
-             1000000000000000 1100000000000000 1200000000000000 1300000000000000 0200000000000000 \
+             1000000000000000 1100000000000000 1400000000000000 1500000000000000 1600000000000000 \
+             1700000000000000 1800000000000000 1200000000000000 1300000000000000 0200000000000000 \
              00000000 0200000000000000 03000000 0100000000000000 0300000000000000 0300000000000000 \
              0200000000000000 01000000 0100000000000000 1f010000 0100000000000000 e903000000000000 \
              e803000000000000",
@@ -113,6 +115,15 @@ fn work() -> Vec<Golden<ToServer>> {
             "a pull of a snapshot",
             ToServer::Pull(Pull { shard: ShardId(1), request: 2, kind: PullKind::Snapshot }),
             "06000000 01000000 0200000000000000 01000000",
+        ),
+        (
+            "a pull for fresher values",
+            ToServer::Pull(Pull {
+                shard: ShardId(1),
+                request: 2,
+                kind: PullKind::Fresher { clock: Clock(3), after: Sequence(4), seen: Clock(5) },
+            }),
+            "06000000 01000000 0200000000000000 02000000 0300000000000000 0400000000000000 0500000000000000",
         ),
         (
             "a push of nothing",
@@ -173,13 +184,18 @@ fn orders() -> Vec<Golden<ToPeer>> {
         ("registered", ToPeer::Registered { has_values: true }, "02000000 01"),
         (
             "a batch",
-            ToPeer::Work(Work::Batch { batch: BatchIndex(1), evaluate: None, enter: None }),
-            "03000000 00000000 0100000000000000 00 00",
+            ToPeer::Work(Work::Batch { batch: BatchIndex(1), units: 4, evaluate: None, enter: None }),
+            "03000000 00000000 0100000000000000 04000000 00 00",
         ),
         (
             "a batch and an evaluation",
-            ToPeer::Work(Work::Batch { batch: BatchIndex(1), evaluate: Some(2), enter: Some(Clock(3)) }),
-            "03000000 00000000 0100000000000000 01 0200000000000000 01 0300000000000000",
+            ToPeer::Work(Work::Batch {
+                batch: BatchIndex(1),
+                units: 4,
+                evaluate: Some(2),
+                enter: Some(Clock(3)),
+            }),
+            "03000000 00000000 0100000000000000 04000000 01 0200000000000000 01 0300000000000000",
         ),
         ("no work now", ToPeer::Work(Work::Idle), "03000000 01000000"),
         (
@@ -196,15 +212,27 @@ fn answers() -> Vec<Golden<ToPeer>> {
     vec![
         (
             "pushed: applied",
-            pushed(PushOutcome::Applied { version: Version(4), staleness: 5 }),
+            pushed(PushOutcome::Applied { version: Version(4), staleness: 5, down_weighted: true }),
             "04000000 01000000 0200000000000000 01 0300000000000000 00000000 0400000000000000 \
-             0500000000000000 0800000000000000",
+             0500000000000000 01 0800000000000000",
         ),
         (
             "pushed: dropped",
             pushed(PushOutcome::Dropped(DropReason::LateClock { open: Clock(6) })),
             "04000000 01000000 0200000000000000 01 0300000000000000 01000000 00000000 \
              0600000000000000 0800000000000000",
+        ),
+        (
+            "pushed: too stale",
+            pushed(PushOutcome::Dropped(DropReason::TooStale { staleness: 6 })),
+            "04000000 01000000 0200000000000000 01 0300000000000000 01000000 01000000 \
+             0600000000000000 0800000000000000",
+        ),
+        (
+            "pushed: gathered",
+            pushed(PushOutcome::Gathered { staleness: 5, down_weighted: false }),
+            "04000000 01000000 0200000000000000 01 0300000000000000 07000000 0500000000000000 00 \
+             0800000000000000",
         ),
         (
             "pushed: nothing",
@@ -242,6 +270,7 @@ fn answers() -> Vec<Golden<ToPeer>> {
         ("refused: Stopped", refused(RefusalCode::Stopped), "06000000 07000000 0200000000000000 6e6f"),
         ("goodbye", ToPeer::Goodbye, "07000000"),
         ("renewed", ToPeer::Renewed, "08000000"),
+        ("overtaken", ToPeer::Overtaken { open: Clock(5) }, "09000000 0500000000000000"),
     ]
 }
 
@@ -303,21 +332,21 @@ pub(super) fn headers() -> Vec<Golden<TransferHeader>> {
         (
             "Push",
             header(TransferKind::Push),
-            "534c4b54 0100 01 01 01000000 02000000 0300000000000000 0400000000000000 0000000000000000 \
+            "534c4b54 0200 01 01 01000000 02000000 0300000000000000 0400000000000000 0000000000000000 \
              0500000000000000 0600000000000000 0700000000000000 0800000000000000 09000000 0a000000 \
              6400000000000000 3200000000000000 6e00000000000000 1400000000000000 0b00000000000000",
         ),
         (
             "Initial",
             header(TransferKind::Initial),
-            "534c4b54 0100 02 01 01000000 02000000 0300000000000000 0400000000000000 0000000000000000 \
+            "534c4b54 0200 02 01 01000000 02000000 0300000000000000 0400000000000000 0000000000000000 \
              0500000000000000 0600000000000000 0700000000000000 0800000000000000 09000000 0a000000 \
              6400000000000000 3200000000000000 6e00000000000000 1400000000000000 0b00000000000000",
         ),
         (
             "Values",
             header(TransferKind::Values),
-            "534c4b54 0100 03 01 01000000 02000000 0300000000000000 0400000000000000 0000000000000000 \
+            "534c4b54 0200 03 01 01000000 02000000 0300000000000000 0400000000000000 0000000000000000 \
              0500000000000000 0600000000000000 0700000000000000 0800000000000000 09000000 0a000000 \
              6400000000000000 3200000000000000 6e00000000000000 1400000000000000 0b00000000000000",
         ),

@@ -44,7 +44,13 @@ fn a_full_report_fits_into_every_message_that_carries_one() {
             accuracy: 1.0,
             report: Some(report.clone()),
         }),
-        ToServer::Ask(Ask { clock: Clock(1), done: None, returned: None, report: Some(report) }),
+        ToServer::Ask(Ask {
+            clock: Clock(1),
+            done: None,
+            returned: None,
+            compute_us: 0,
+            report: Some(report),
+        }),
     ];
     for message in carriers {
         assert_eq!(decode(&encode(&message).unwrap()), Ok(message));

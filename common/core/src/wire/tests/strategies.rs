@@ -53,7 +53,7 @@ fn histograms() -> impl Strategy<Value = Histogram> {
 }
 
 fn report() -> impl Strategy<Value = Report> {
-    (any::<[u64; 19]>(), float(), histograms(), histograms()).prop_map(
+    (any::<[u64; 24]>(), float(), histograms(), histograms()).prop_map(
         |(numbers, loss_sum, clock_lead, version_staleness)| Report {
             iterations: numbers[0],
             samples: numbers[1],
@@ -75,6 +75,11 @@ fn report() -> impl Strategy<Value = Report> {
             pushes_applied: numbers[14],
             pushes_duplicate: numbers[15],
             pushes_dropped: numbers[16],
+            pushes_down_weighted: numbers[19],
+            dropped_late: numbers[20],
+            dropped_stale: numbers[21],
+            dropped_not_finite: numbers[22],
+            dropped_abandoned: numbers[23],
             pulls_served: numbers[17],
             pulls_held: numbers[18],
             clock_lead,
@@ -99,14 +104,19 @@ fn joining() -> impl Strategy<Value = ToServer> {
 }
 
 fn working() -> impl Strategy<Value = ToServer> {
-    let ask = (clock(), of(batch()), of(batch()), of(report()));
+    let ask = (clock(), of(batch()), of(batch()), any::<u64>(), of(report()));
     let kind = prop_oneof![
         (clock(), sequence()).prop_map(|(clock, after)| PullKind::Gated { clock, after }),
         Just(PullKind::Snapshot),
+        (clock(), sequence(), clock()).prop_map(|(clock, after, seen)| PullKind::Fresher {
+            clock,
+            after,
+            seen
+        }),
     ];
     prop_oneof![
-        ask.prop_map(|(clock, done, returned, report)| {
-            ToServer::Ask(Ask { clock, done, returned, report })
+        ask.prop_map(|(clock, done, returned, compute_us, report)| {
+            ToServer::Ask(Ask { clock, done, returned, compute_us, report })
         }),
         (shard(), any::<u64>(), kind).prop_map(|(shard, request, kind)| ToServer::Pull(Pull {
             shard,
@@ -143,11 +153,8 @@ pub(super) fn to_server() -> impl Strategy<Value = ToServer> {
 
 fn work() -> impl Strategy<Value = Work> {
     prop_oneof![
-        (batch(), of(any::<u64>()), of(clock())).prop_map(|(batch, evaluate, enter)| Work::Batch {
-            batch,
-            evaluate,
-            enter
-        }),
+        (batch(), any::<u32>(), of(any::<u64>()), of(clock()))
+            .prop_map(|(batch, units, evaluate, enter)| Work::Batch { batch, units, evaluate, enter }),
         any::<u64>().prop_map(|at_samples| Work::Evaluate { at_samples }),
         prop::sample::select(vec![Work::Idle, Work::Done]),
     ]
@@ -155,8 +162,12 @@ fn work() -> impl Strategy<Value = Work> {
 
 fn pushed() -> impl Strategy<Value = Pushed> {
     let outcome = prop_oneof![
-        any::<[u64; 2]>()
-            .prop_map(|[version, staleness]| PushOutcome::Applied { version: Version(version), staleness }),
+        (any::<[u64; 2]>(), any::<bool>()).prop_map(|([version, staleness], down_weighted)| {
+            PushOutcome::Applied { version: Version(version), staleness, down_weighted }
+        }),
+        (any::<u64>(), any::<bool>())
+            .prop_map(|(staleness, down_weighted)| PushOutcome::Gathered { staleness, down_weighted }),
+        any::<u64>().prop_map(|staleness| PushOutcome::Dropped(DropReason::TooStale { staleness })),
         clock().prop_map(|open| PushOutcome::Dropped(DropReason::LateClock { open })),
         any::<u64>().prop_map(|key| PushOutcome::NotFinite { key }),
         prop::sample::select(vec![
@@ -283,5 +294,6 @@ pub(super) fn to_peer() -> impl Strategy<Value = ToPeer> {
             .prop_map(|(code, text)| ToPeer::Refused(Refusal { code, text })),
         Just(ToPeer::Goodbye),
         Just(ToPeer::Renewed),
+        clock().prop_map(|open| ToPeer::Overtaken { open }),
     ]
 }

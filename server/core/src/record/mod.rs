@@ -1,13 +1,18 @@
 //! The record of a run: what the workers reported, added up into the figures of `summary.json` and `metrics.jsonl`.
 
-use std::collections::VecDeque;
+mod figures;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use serde::Serialize;
-use slackline_core::consistency::PolicySpec;
-use slackline_core::histogram::Spread;
-use slackline_core::ids::Moment;
-use slackline_core::wire::{Evaluated, Progress, Report};
+use slackline_core::ids::{Clock, Moment, WorkerId};
+use slackline_core::wire::{Evaluated, Progress, Report, Times};
+
+use figures::share;
+pub use figures::{
+    Asked, Bounded, Bytes, Decisions, Diverged, Drops, Figures, Final, Holds, Pulls, Pushes, Staleness,
+    TimeShares, TimeToAccuracy, TimeToLoss, WorkerTime,
+};
 
 /// One evaluation on the held-out examples.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,15 +46,25 @@ pub struct Record {
     samples_done: u64,
     /// Incarnations that ever took part.
     workers_seen: u64,
+    /// Times by worker.
+    times: BTreeMap<WorkerId, Times>,
+    /// The loss of a model that knows nothing.
+    blind_loss: f64,
+    /// The clock at which the loss left all bounds, while it has not come back.
+    diverged: Option<Clock>,
 }
+
+/// Times the loss of a model that knows nothing. Untrained ones lie a little above it, and training only lowers it.
+const DIVERGED: f64 = 2.0;
 
 /// How long the rate on a display looks back.
 const RATE_WINDOW: Duration = Duration::from_secs(3);
 
 impl Record {
-    /// An empty record of a run of `sample_total` samples in epochs of `epoch_samples`.
+    /// An empty record of a run of `sample_total` samples in epochs of `epoch_samples`, where a model that knows nothing has a mean
+    /// loss of `blind_loss`.
     #[must_use]
-    pub fn new(epoch_samples: u64, sample_total: u64) -> Self {
+    pub fn new(epoch_samples: u64, sample_total: u64, blind_loss: f64) -> Self {
         Self {
             total: Report::default(),
             began: None,
@@ -63,6 +78,9 @@ impl Record {
             batches_done: 0,
             samples_done: 0,
             workers_seen: 0,
+            times: BTreeMap::new(),
+            blind_loss,
+            diverged: None,
         }
     }
 
@@ -86,9 +104,11 @@ impl Record {
         (self.batches_done, self.samples_done) = (batches, samples);
     }
 
-    /// Adds a worker's report.
-    pub fn report(&mut self, now: Moment, report: &Report) {
+    /// Adds the report of a worker that has completed `clock` iterations.
+    pub fn report(&mut self, now: Moment, (worker, clock): (WorkerId, Clock), report: &Report) {
         self.total.merge(report);
+        self.times.entry(worker).or_default().merge(&report.times);
+        self.look_for_divergence(clock, report);
         if report.samples == 0 {
             return;
         }
@@ -104,11 +124,29 @@ impl Record {
         }
     }
 
+    /// A run has diverged when its loss is beyond all bounds, or its gradients are not finite, to the end.
+    fn look_for_divergence(&mut self, clock: Clock, report: &Report) {
+        let is_lost = report.loss_sum > DIVERGED * self.blind_loss * report.samples as f64
+            || !report.loss_sum.is_finite()
+            || report.dropped_not_finite > 0;
+        if is_lost {
+            self.diverged.get_or_insert(clock);
+        } else if report.samples > 0 {
+            self.diverged = None;
+        }
+    }
+
     /// Adds an evaluation.
     pub fn evaluated(&mut self, now: Moment, evaluated: &Evaluated) {
         let wall = self.began.map_or(Duration::ZERO, |began| self.ended.unwrap_or(now).since(began));
         let Evaluated { at_samples: samples, loss, accuracy, .. } = *evaluated;
         self.evaluations.push(Evaluation { samples, wall, loss, accuracy });
+    }
+
+    /// Whether all is in: every sample, and the evaluation of the final values.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.evaluations.iter().any(|evaluation| evaluation.samples == self.sample_total)
     }
 
     /// The evaluations, in order.
@@ -144,23 +182,26 @@ impl Record {
             loss: self.train_loss(),
             clock_lead: self.total.clock_lead.spread().mean,
             waiting: share(self.total.times.wait_for_clock_us, self.total.times.total_us),
-            accuracy: self.last().map_or(-1.0, |evaluation| evaluation.accuracy),
+            accuracy: self
+                .last()
+                .map_or(-1.0, |last| if last.accuracy.is_finite() { last.accuracy } else { -1.0 }),
         }
     }
 
     /// The figures, as they stand at `now`.
     #[must_use]
-    pub fn figures(&self, now: Moment, policy: PolicySpec, workers: u64, thresholds: &[f64]) -> Figures {
+    pub fn figures(&self, now: Moment, asked: &Asked<'_>) -> Figures {
         let report = &self.total;
         let wall_s = self.began.map_or(0.0, |began| self.ended.unwrap_or(now).since(began).as_secs_f64());
         let last = self.last();
-        let times = &report.times;
-        let part = |us: u64| share(us, times.total_us);
+        let (policy, whole) = (asked.policy, asked.whole);
+        let version_bound = policy.version_bound(asked.workers.max(self.workers_seen));
         Figures {
             iterations: self.batches_done,
             samples: self.samples_done,
             epochs: self.samples_done as f64 / self.epoch_samples.max(1) as f64,
             wall_s,
+            virtual_s: None,
             samples_per_s: if wall_s > 0.0 { self.samples_done as f64 / wall_s } else { 0.0 },
             r#final: Final {
                 train_loss: self.train_loss(),
@@ -172,7 +213,9 @@ impl Record {
                 .iter()
                 .map(|evaluation| evaluation.accuracy)
                 .reduce(f64::max),
-            time_to_accuracy: thresholds.iter().filter_map(|threshold| self.time_to(*threshold)).collect(),
+            time_to_accuracy: asked.accuracies.iter().filter_map(|least| self.time_to(*least)).collect(),
+            time_to_loss: asked.losses.iter().filter_map(|most| self.time_to_loss(*most)).collect(),
+            diverged: self.diverged(),
             bytes: Bytes {
                 pushed: report.bytes_pushed,
                 pulled: report.bytes_pulled,
@@ -180,20 +223,10 @@ impl Record {
                 wire_received: report.wire_received,
             },
             staleness: Staleness {
-                clock_lead: Bounded::new(report.clock_lead.spread(), policy.staleness()),
-                version: Bounded::new(
-                    report.version_staleness.spread(),
-                    policy.version_bound(workers.max(self.workers_seen)),
-                ),
+                clock_lead: Bounded::new(&report.clock_lead, policy.staleness(), whole),
+                version: Bounded::new(&report.version_staleness, version_bound, whole),
             },
-            time: TimeShares {
-                compute: part(times.compute_us),
-                wait_for_clock: part(times.wait_for_clock_us),
-                push: part(times.push_us),
-                pull: part(times.pull_us),
-                data: part(times.data_us),
-                evaluate: part(times.evaluate_us),
-            },
+            time: TimeShares::new(&report.times),
             pushes: Pushes {
                 sent: report.pushes_sent,
                 applied: report.pushes_applied,
@@ -201,170 +234,68 @@ impl Record {
                 dropped: report.pushes_dropped,
             },
             pulls: Pulls { served: report.pulls_served, held: report.pulls_held },
+            decisions: Decisions {
+                apply: report.pushes_applied.saturating_sub(report.pushes_down_weighted),
+                down_weight: report.pushes_down_weighted,
+                drop: Drops {
+                    late: report.dropped_late,
+                    abandoned: report.dropped_abandoned,
+                    stale: report.dropped_stale,
+                    not_finite: report.dropped_not_finite,
+                },
+                hold: Holds::new(policy, report.pulls_held),
+            },
+            workers_time: if whole { self.workers_time() } else { Vec::new() },
         }
+    }
+
+    fn diverged(&self) -> Option<Diverged> {
+        let is_lost = self.last().is_some_and(|last| !last.loss.is_finite());
+        let clock = self.diverged.or_else(|| is_lost.then_some(Clock(0)))?;
+        Some(Diverged { clock: clock.0 })
+    }
+
+    fn workers_time(&self) -> Vec<WorkerTime> {
+        let row = |(worker, times): (&WorkerId, &Times)| WorkerTime {
+            worker: worker.0,
+            total_s: times.total_us as f64 / 1e6,
+            time: TimeShares::new(times),
+        };
+        self.times.iter().map(row).collect()
     }
 
     fn time_to(&self, accuracy: f64) -> Option<TimeToAccuracy> {
         let first = self.evaluations.iter().find(|evaluation| evaluation.accuracy >= accuracy)?;
         Some(TimeToAccuracy { accuracy, wall_s: first.wall.as_secs_f64(), samples: first.samples })
     }
-}
 
-fn share(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
-}
-
-/// The measured part of `summary.json`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Figures {
-    /// Iterations whose gradients are in the weights: batches done.
-    pub iterations: u64,
-    /// Samples of those batches.
-    pub samples: u64,
-    /// Passes over the training data.
-    pub epochs: f64,
-    /// Seconds from the first work handed out to the last batch done.
-    pub wall_s: f64,
-    /// Samples a second over that time.
-    pub samples_per_s: f64,
-    /// At the end.
-    pub r#final: Final,
-    /// Best accuracy of all evaluations.
-    pub best_test_accuracy: Option<f64>,
-    /// When each accuracy was first seen.
-    pub time_to_accuracy: Vec<TimeToAccuracy>,
-    /// What went over the wire.
-    pub bytes: Bytes,
-    /// How stale reads and gradients were.
-    pub staleness: Staleness,
-    /// What worker time was spent on.
-    pub time: TimeShares,
-    /// Pushes, one per shard and iteration.
-    pub pushes: Pushes,
-    /// Pulls, one per shard and iteration.
-    pub pulls: Pulls,
-}
-
-/// The figures at the end of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Final {
-    /// Mean training loss over the last epoch's worth of samples.
-    pub train_loss: f64,
-    /// Mean loss on the held-out examples.
-    pub test_loss: Option<f64>,
-    /// Share of them classified rightly.
-    pub test_accuracy: Option<f64>,
-}
-
-/// See [`Figures::time_to_accuracy`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct TimeToAccuracy {
-    /// The accuracy.
-    pub accuracy: f64,
-    /// Seconds since the first work.
-    pub wall_s: f64,
-    /// Samples handed out by then.
-    pub samples: u64,
-}
-
-/// See [`Figures::bytes`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Bytes {
-    /// Gradients, without headers.
-    pub pushed: u64,
-    /// Values, without headers.
-    pub pulled: u64,
-    /// Datagrams that workers sent.
-    pub wire_sent: u64,
-    /// Datagrams that workers received.
-    pub wire_received: u64,
-}
-
-/// See [`Figures::staleness`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Staleness {
-    /// How far the reader's clock lay above the minimum, at each pull.
-    pub clock_lead: Bounded,
-    /// Versions that passed between a pull and the apply of its gradient.
-    pub version: Bounded,
-}
-
-/// A spread and the bound it must keep.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Bounded {
-    /// Mean.
-    pub mean: f64,
-    /// Median.
-    pub p50: u64,
-    /// 99th percentile.
-    pub p99: u64,
-    /// Largest.
-    pub max: u64,
-    /// The bound of the policy; none under asp.
-    pub bound: Option<u64>,
-}
-
-impl Bounded {
-    const fn new(spread: Spread, bound: Option<u64>) -> Self {
-        let Spread { mean, p50, p99, max } = spread;
-        Self { mean, p50, p99, max, bound }
+    fn time_to_loss(&self, loss: f64) -> Option<TimeToLoss> {
+        let first = self.evaluations.iter().find(|evaluation| evaluation.loss <= loss)?;
+        Some(TimeToLoss { loss, wall_s: first.wall.as_secs_f64(), samples: first.samples })
     }
-}
-
-/// Shares of worker time; they add up to one.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct TimeShares {
-    /// Computing gradients.
-    pub compute: f64,
-    /// Waiting for other workers' clocks.
-    pub wait_for_clock: f64,
-    /// Sending pushes and waiting for their answers.
-    pub push: f64,
-    /// Pulling.
-    pub pull: f64,
-    /// Waiting for work or data.
-    pub data: f64,
-    /// Evaluating.
-    pub evaluate: f64,
-}
-
-/// See [`Figures::pushes`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Pushes {
-    /// Sent, retries left out.
-    pub sent: u64,
-    /// In the values.
-    pub applied: u64,
-    /// Sent again and known already.
-    pub duplicate: u64,
-    /// Dropped by the policy, or refused.
-    pub dropped: u64,
-}
-
-/// See [`Figures::pulls`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Pulls {
-    /// Answered.
-    pub served: u64,
-    /// Held first.
-    pub held: u64,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use slackline_core::consistency::PolicySpec;
 
     fn evaluated(at_samples: u64, accuracy: f64) -> Evaluated {
         Evaluated { at_samples, loss: 1.0 - accuracy, accuracy, report: None }
     }
 
     fn figures(record: &Record) -> Figures {
-        record.figures(Moment(4_000_000_000), PolicySpec::Ssp { staleness: 2 }, 2, &[0.5, 0.8, 0.99])
+        let policy = PolicySpec::Ssp { staleness: 2 };
+        let accuracies = &[0.5, 0.8, 0.99];
+        record.figures(
+            Moment(4_000_000_000),
+            &Asked { policy, workers: 2, accuracies, losses: &[0.15], whole: true },
+        )
     }
 
     #[test]
     fn the_final_accuracy_is_that_of_the_newest_values_even_when_another_comes_later() {
-        let mut record = Record::new(100, 200);
+        let mut record = Record::new(100, 200, 2.3);
         record.begin(Moment(0));
         record.evaluated(Moment(1_000_000_000), &evaluated(50, 0.6));
         record.evaluated(Moment(2_000_000_000), &evaluated(200, 0.9));
@@ -378,8 +309,12 @@ mod tests {
 
     #[test]
     fn samples_are_those_of_the_batches_done_whatever_reports_were_lost() {
-        let mut record = Record::new(100, 200);
-        record.report(Moment(0), &Report { samples: 30, loss_sum: 60.0, ..Report::default() });
+        let mut record = Record::new(100, 200, 2.3);
+        record.report(
+            Moment(0),
+            (WorkerId(0), Clock(1)),
+            &Report { samples: 30, loss_sum: 60.0, ..Report::default() },
+        );
         record.done(4, 200);
         let figures = figures(&record);
         assert_eq!((figures.iterations, figures.samples, figures.epochs), (4, 200, 2.0));
@@ -388,12 +323,43 @@ mod tests {
 
     #[test]
     fn the_version_bound_counts_every_worker_that_took_part() {
-        let mut record = Record::new(100, 200);
+        let mut record = Record::new(100, 200, 2.3);
         for _ in 0..2 {
             record.enter();
         }
         assert_eq!(figures(&record).staleness.version.bound, Some(5));
         record.enter();
         assert_eq!(figures(&record).staleness.version.bound, Some(10));
+    }
+
+    #[test]
+    fn a_loss_that_comes_back_has_not_diverged_and_one_that_does_not_has() {
+        let report = |loss: f64, not_finite| Report {
+            samples: 10,
+            loss_sum: 10.0 * loss,
+            dropped_not_finite: not_finite,
+            ..Report::default()
+        };
+        let after = |reports: &[Report]| {
+            let mut record = Record::new(100, 200, 2.3);
+            for (clock, report) in reports.iter().enumerate() {
+                record.report(Moment(0), (WorkerId(0), Clock(clock as u64)), report);
+            }
+            figures(&record).diverged
+        };
+        assert_eq!(after(&[report(4.5, 0), report(0.3, 0)]), None);
+        assert_eq!(after(&[report(9.0, 0), report(0.3, 0)]), None);
+        assert_eq!(after(&[report(1.0, 0), report(5.0, 0), report(9.0, 0)]), Some(Diverged { clock: 1 }));
+        assert_eq!(after(&[report(1.0, 0), report(0.5, 1)]), Some(Diverged { clock: 1 }));
+        assert_eq!(after(&[report(f64::NAN, 0)]), Some(Diverged { clock: 0 }));
+    }
+
+    #[test]
+    fn the_first_time_of_a_loss_is_that_of_the_evaluation_at_or_below_it() {
+        let mut record = Record::new(100, 200, 2.3);
+        record.begin(Moment(0));
+        record.evaluated(Moment(1_000_000_000), &evaluated(50, 0.6));
+        record.evaluated(Moment(2_000_000_000), &evaluated(100, 0.9));
+        assert_eq!(figures(&record).time_to_loss, [TimeToLoss { loss: 0.15, wall_s: 2.0, samples: 100 }]);
     }
 }

@@ -1,0 +1,208 @@
+//! Keys of the run itself, the cluster, the data, the model and the work.
+
+use super::{Absent, DAY_S, Key, MIB};
+use crate::config::kind::Kind;
+use crate::limits::{SERVER_COUNT_MAX, WORKER_COUNT_MAX};
+
+pub(super) const RUN: &[Key] = &[
+    Key::new(
+        "seed",
+        Kind::Int { min: 0, max: i64::MAX },
+        Absent::Default("1"),
+        "",
+        "Everything random follows from it: initial parameters and the order of samples. Two runs that \
+         should be compared need the same one.",
+    ),
+    Key::new(
+        "workers",
+        Kind::Int { min: 1, max: WORKER_COUNT_MAX as i64 },
+        Absent::Default("2"),
+        "workers",
+        "Workers that `run` starts, and that a cluster waits for before it trains. The samples of one clock \
+         are workers times batch, so the rate that suits depends on it.",
+    ),
+    Key::new(
+        "servers",
+        Kind::Int { min: 1, max: SERVER_COUNT_MAX as i64 },
+        Absent::Default("2"),
+        "servers",
+        "Servers that the parameters are spread over. More than the network needs only adds messages.",
+    ),
+    Key::new(
+        "out",
+        Kind::Text,
+        Absent::Default("\"out\""),
+        "folder",
+        "Where results, the resolved configuration and the metrics of the run are written.",
+    )
+    .beside_the_result(),
+    Key::new(
+        "cluster.addresses",
+        Kind::TextList { len_max: SERVER_COUNT_MAX as usize },
+        Absent::Default("[]"),
+        "host:port",
+        "Where each server is reached, server 0 first; IPv6 in brackets. Needed by `server`, `worker`, \
+         `status` and `stop`; `run` chooses its own. A worker waits for a wrong one until connect_timeout_s \
+         is over.",
+    )
+    .beside_the_result(),
+    Key::new(
+        "cluster.keys",
+        Kind::Text,
+        Absent::Default("\"keys\""),
+        "folder",
+        "The certificates that `slackline keys init` made. `run` makes throw-away ones by itself.",
+    )
+    .beside_the_result(),
+    Key::new(
+        "cluster.lease_s",
+        Kind::Float { min: 0.5, max: DAY_S },
+        Absent::Default("10.0"),
+        "seconds",
+        "A worker that was not heard for so long leaves the clock table, and the others go on. Too short \
+         expels workers that only pause; too long is what everyone waits after a death.",
+    ),
+    Key::new(
+        "cluster.connect_timeout_s",
+        Kind::Float { min: 0.1, max: DAY_S },
+        Absent::Default("60.0"),
+        "seconds",
+        "How long a worker looks for a server before it gives up and names it.",
+    )
+    .beside_the_result(),
+    Key::new(
+        "cluster.wait_report_s",
+        Kind::Float { min: 0.1, max: DAY_S },
+        Absent::Default("5.0"),
+        "seconds",
+        "How often a wait is reported, with what it waits for.",
+    )
+    .beside_the_result(),
+    Key::new(
+        "cluster.shards_per_server",
+        Kind::Int { min: 1, max: 256 },
+        Absent::Default("1"),
+        "shards",
+        "Shards of one server, each with a thread of its own. More than the cores it may use gains nothing.",
+    ),
+    Key::new(
+        "cluster.exit_when_done",
+        Kind::Bool,
+        Absent::Default("true"),
+        "",
+        "Whether a server ends when the run is complete. With false it stays up and answers `slackline status` \
+         until `slackline stop`. `run` ends its servers in any case.",
+    )
+    .beside_the_result(),
+    Key::new(
+        "data.dataset",
+        Kind::Choice(&["digits", "fashion-mnist", "noise"]),
+        Absent::Required("\"digits\""),
+        "",
+        "digits comes with the program; the files of fashion-mnist must be on the machine (data.dir); noise is drawn, for the \
+         quadratic.",
+    ),
+    Key::new(
+        "data.dir",
+        Kind::OptionalText,
+        Absent::Default("\"\""),
+        "folder",
+        "Where the files of fashion-mnist lie, and the only place where they are looked for. Empty for that of \
+         Debian's package (/usr/share/datasets/fashion-mnist), else slackline/fashion-mnist in the user's \
+         cache folder (~/.cache).",
+    )
+    .beside_the_result(),
+    Key::new(
+        "data.limit",
+        Kind::IntOr { word: "all", min: 1, max: 1 << 40 },
+        Absent::Default("\"all\""),
+        "samples",
+        "Trains on the first so many samples only, for quick trials. The test set stays whole.",
+    ),
+    Key::new(
+        "data.dimensions",
+        Kind::Int { min: 1, max: 65_536 },
+        Absent::Default("8"),
+        "values",
+        "Size of one sample of noise, and so of the quadratic's point.",
+    )
+    .only_with("data.dataset", &["noise"]),
+    Key::new(
+        "data.samples",
+        Kind::Int { min: 1, max: 10_000_000 },
+        Absent::Default("10000"),
+        "samples",
+        "Samples of noise that one epoch goes through.",
+    )
+    .only_with("data.dataset", &["noise"]),
+    Key::new(
+        "model.kind",
+        Kind::Choice(&["softmax", "mlp", "quadratic"]),
+        Absent::Required("\"softmax\""),
+        "",
+        "softmax is one linear layer; mlp has rectified hidden layers before it; quadratic is a bowl with gradient noise, on which \
+         much is known exactly: it needs data.dataset = \"noise\".",
+    ),
+    Key::new(
+        "model.widths",
+        Kind::IntList { min: 1, max: 65_536, len_max: 64 },
+        Absent::Default("[]"),
+        "values",
+        "Width of each hidden layer of an mlp, input side first. softmax takes none.",
+    ),
+    Key::new(
+        "model.condition",
+        Kind::Float { min: 1.0, max: 1e9 },
+        Absent::Default("100.0"),
+        "",
+        "Largest curvature of the quadratic, 1, divided by its smallest; those between are spread evenly in the logarithm.",
+    )
+    .only_with("model.kind", &["quadratic"]),
+    Key::new(
+        "model.noise",
+        Kind::Float { min: 0.0, max: 1e6 },
+        Absent::Default("0.02"),
+        "",
+        "Standard deviation of the quadratic's gradient noise a sample, at a curvature of 1. 0 makes every gradient exact.",
+    )
+    .only_with("model.kind", &["quadratic"]),
+    Key::new(
+        "train.epochs",
+        Kind::Int { min: 1, max: 1_000_000 },
+        Absent::Required("10"),
+        "passes over the data",
+        "Length of the run. The rate schedule is stretched over it.",
+    ),
+    Key::new(
+        "train.batch",
+        Kind::Int { min: 1, max: MIB },
+        Absent::Required("32"),
+        "samples per worker per iteration",
+        "Larger batches push less often and make fewer, calmer steps. One clock takes workers times batch.",
+    ),
+    Key::new(
+        "train.microbatch",
+        Kind::Int { min: 0, max: MIB },
+        Absent::Default("0"),
+        "samples",
+        "Computes a batch in pieces of this size, added in a fixed tree; must divide train.batch. 0 takes it whole, \
+         or one piece a thread.",
+    ),
+    Key::new(
+        "train.threads",
+        Kind::Int { min: 1, max: 1024 },
+        Absent::Default("1"),
+        "threads",
+        "Threads that one worker computes the pieces of a batch with; the bits do not depend on it when \
+         train.microbatch is set. Workers of one machine share its cores.",
+    ),
+    Key::new(
+        "train.proportional",
+        Kind::Bool,
+        Absent::Default("false"),
+        "",
+        "Gives each worker batches in proportion to its measured speed, train.batch on average, so that a worker that is \
+         always slow holds nobody up. Equal speeds give equal batches. Under ssp, essp, dssp and asp a push then moves the values by \
+         the rate times its share of train.batch.",
+    ),
+];

@@ -1,0 +1,172 @@
+//! Every key, at the field that it is for.
+
+use super::*;
+use crate::consistency::Treatment;
+use crate::local::Outer;
+use crate::optimizer::{Per, RateSchedule, Rule, Shape};
+use crate::stragglers::Slowness;
+
+/// Every key at a value that no other key of its type has, so that two fields read from one key would show.
+fn unlike_any_default() -> Layer {
+    layer(
+        "b.toml",
+        &[
+            ("seed", "11"),
+            ("workers", "12"),
+            ("servers", "1"),
+            ("out", "\"o\""),
+            ("cluster.addresses", "[\"a:1\"]"),
+            ("cluster.keys", "\"k\""),
+            ("cluster.lease_s", "13"),
+            ("cluster.connect_timeout_s", "14.5"),
+            ("cluster.wait_report_s", "15.5"),
+            ("cluster.shards_per_server", "16"),
+            ("cluster.exit_when_done", "false"),
+            ("data.dataset", "\"fashion-mnist\""),
+            ("data.dir", "\"d\""),
+            ("data.limit", "17"),
+            ("data.dimensions", "27"),
+            ("data.samples", "28"),
+            ("model.kind", "\"mlp\""),
+            ("model.widths", "[18, 19]"),
+            ("model.condition", "29.5"),
+            ("model.noise", "30.5"),
+            ("train.epochs", "20"),
+            ("train.batch", "22"),
+            ("train.microbatch", "11"),
+            ("train.threads", "23"),
+            ("train.proportional", "true"),
+            ("optimizer.kind", "\"momentum\""),
+            ("optimizer.rate", "0.25"),
+            ("optimizer.momentum", "0.5"),
+            ("optimizer.nesterov", "true"),
+            ("optimizer.weight_decay", "0.125"),
+            ("optimizer.schedule", "\"cosine\""),
+            ("optimizer.warmup", "0.0625"),
+            ("optimizer.final_rate", "0.03125"),
+            ("optimizer.momentum_per", "\"clock\""),
+            ("optimizer.decay_per", "\"push\""),
+            ("local.mode", "\"difference\""),
+            ("local.steps", "31"),
+            ("local.outer", "\"nesterov\""),
+            ("local.outer_rate", "0.375"),
+            ("local.outer_momentum", "0.625"),
+            ("local.fragments", "7"),
+            ("local.elasticity", "0.875"),
+            ("consistency.policy", "\"ssp\""),
+            ("consistency.staleness", "24"),
+            ("consistency.low", "32"),
+            ("consistency.high", "33"),
+            ("consistency.backup", "8"),
+            ("consistency.quorum", "9"),
+            ("consistency.grace_s", "34.5"),
+            ("consistency.delay", "\"compensate\""),
+            ("consistency.delay_strength", "0.1875"),
+            ("consistency.drop_at", "35"),
+            ("consistency.on_bad_gradient", "\"stop\""),
+            ("evaluate.every_epochs", "0.75"),
+            ("evaluate.accuracies", "[0.9, 1]"),
+            ("evaluate.losses", "[0.7]"),
+            ("metrics.every_s", "25.5"),
+            ("stragglers.kind", "\"transient\""),
+            ("stragglers.compute_s", "36.5"),
+            ("stragglers.jitter", "0.4375"),
+            ("stragglers.sigma", "2.5"),
+            ("stragglers.alpha", "3.5"),
+            ("stragglers.probability", "0.6875"),
+            ("stragglers.factor", "37.5"),
+            ("stragglers.burst", "38"),
+            ("stragglers.slow", "10"),
+            ("stragglers.file", "\"f\""),
+            ("simulation.bandwidth_mbps", "8"),
+            ("simulation.latency_s", "39.5"),
+            ("simulation.loss", "0.3125"),
+            ("simulation.apply_mbps", "16"),
+            ("simulation.incidents", "[\"worker 1 crash at 30 for 10\"]"),
+            ("transport.datagram_bytes", "1452"),
+            ("transport.initial_window_bytes", "100001"),
+            ("transport.stripe_bytes", "100002"),
+            ("transport.streams", "26"),
+            ("transport.stream_window_bytes", "100003"),
+            ("transport.connection_window_bytes", "100004"),
+            ("transport.send_window_bytes", "100005"),
+            ("transport.socket_buffer_bytes", "100006"),
+        ],
+    )
+}
+
+#[test]
+fn every_key_reaches_its_field() {
+    let layer = unlike_any_default();
+    assert_eq!(layer.values.len(), KEYS.len());
+    let expected = Config {
+        seed: 11,
+        workers: 12,
+        servers: 1,
+        out: "o".to_owned(),
+        cluster: Cluster {
+            addresses: vec!["a:1".to_owned()],
+            keys: "k".to_owned(),
+            lease_s: 13.0,
+            connect_timeout_s: 14.5,
+            wait_report_s: 15.5,
+            shards_per_server: 16,
+            exit_when_done: false,
+        },
+        data: Data { dataset: DatasetSpec::FashionMnist, dir: Some("d".to_owned()), limit: Some(17) },
+        model: ModelSpec::Mlp { widths: vec![18, 19] },
+        train: Train { epochs: 20, batch: 22, microbatch: 11, threads: 23, proportional: true },
+        optimizer: OptimizerSpec {
+            rule: Rule::Momentum { momentum: 0.5, nesterov: true, per: Per::Clock },
+            rate: 0.25,
+            weight_decay: 0.125,
+            decay_per_clock: false,
+            schedule: RateSchedule { shape: Shape::Cosine, warmup: 0.0625, final_share: 0.03125 },
+        },
+        local: Some(LocalSpec {
+            steps: 31,
+            outer: Outer::Nesterov { rate: 0.375, momentum: 0.625 },
+            fragments: 7,
+            elastic: None,
+        }),
+        consistency: Consistency {
+            policy: PolicySpec::Ssp { staleness: 24 },
+            delay: DelaySpec { treatment: Treatment::Compensate { strength: 0.1875 }, drop_at: Some(35) },
+            on_bad_gradient: OnBadGradient::Stop,
+        },
+        evaluate: Evaluate { every_epochs: 0.75, accuracies: vec![0.9, 1.0], losses: vec![0.7] },
+        metrics: Metrics { every_s: 25.5 },
+        stragglers: Stragglers {
+            compute_s: 36.5,
+            jitter: 0.4375,
+            slowness: Slowness::Transient { probability: 0.6875, factor: 37.5 },
+        },
+        stragglers_file: None,
+        simulation: Simulation {
+            bandwidth: Some(1e6),
+            latency_s: 39.5,
+            loss: 0.3125,
+            apply_bytes_per_s: Some(2e6),
+            incidents: vec![Incident {
+                whom: Whom::Worker(1),
+                what: What::Crash,
+                at_s: 30.0,
+                for_s: Some(10.0),
+            }],
+        },
+        transport: Transport {
+            datagram_bytes: Some(1452),
+            initial_window_bytes: 100_001,
+            stripe_bytes: 100_002,
+            streams: 26,
+            stream_window_bytes: 100_003,
+            connection_window_bytes: 100_004,
+            send_window_bytes: 100_005,
+            socket_buffer_bytes: 100_006,
+        },
+    };
+    let resolved = Config::resolve(&[layer]).unwrap();
+    assert_eq!(resolved.config, expected);
+    let again = Config::resolve(&[read_back(&resolved.to_toml())]).unwrap();
+    assert_eq!((&again.config, again.hash()), (&expected, resolved.hash()));
+}

@@ -1,0 +1,160 @@
+//! Every kind of mistake, with the line that a user reads.
+
+use super::*;
+
+#[test]
+fn every_mistake_has_its_line() {
+    let cases: &[(&[(&str, &str)], &str)] = &[
+        (&[("train.bacth", "32")], "b.toml: train.bacth = 32: unknown key; did you mean train.batch?"),
+        (
+            &[("kubernetes", "true")],
+            "b.toml: kubernetes = true: unknown key; `slackline config reference` lists all keys",
+        ),
+        (
+            &[("consistency", "\"bsp\"")],
+            "b.toml: consistency = \"bsp\": a section, not a key; its keys are policy, staleness, low, \
+             high, backup, quorum, grace_s, delay, delay_strength, drop_at, on_bad_gradient",
+        ),
+        (&[("seed", "-1")], "b.toml: seed = -1: expected a whole number from 0 to 9223372036854775807"),
+        (&[("workers", "0")], "b.toml: workers = 0: expected a whole number from 1 to 16384 (workers)"),
+        (&[("servers", "1025")], "b.toml: servers = 1025: expected a whole number from 1 to 1024 (servers)"),
+        (
+            &[("train.batch", "32.0")],
+            "b.toml: train.batch = 32.0: expected a whole number from 1 to 1048576 (samples per \
+             worker per iteration)",
+        ),
+        (
+            &[("cluster.lease_s", "0.1")],
+            "b.toml: cluster.lease_s = 0.1: expected a number from 0.5 to 86400 (seconds)",
+        ),
+        (
+            &[("optimizer.rate", "nan")],
+            "b.toml: optimizer.rate = nan: expected a number from 0.000001 to 1000",
+        ),
+        (
+            &[("optimizer.rate", "inf")],
+            "b.toml: optimizer.rate = inf: expected a number from 0.000001 to 1000",
+        ),
+        (
+            &[("cluster.exit_when_done", "\"yes\"")],
+            "b.toml: cluster.exit_when_done = \"yes\": expected true or false",
+        ),
+        (
+            &[("out", "\"\"")],
+            "b.toml: out = \"\": expected a text that is not empty, without control characters (folder)",
+        ),
+        (&[("data.dir", "1")], "b.toml: data.dir = 1: expected a text without control characters (folder)"),
+        (
+            &[("data.dataset", "\"mnist\"")],
+            "b.toml: data.dataset = \"mnist\": expected \"digits\", \"fashion-mnist\" or \"noise\"",
+        ),
+        (
+            &[("data.limit", "0")],
+            "b.toml: data.limit = 0: expected \"all\" or a whole number from 1 to 1099511627776 (samples)",
+        ),
+        (
+            &[("consistency.policy", "\"ssb\"")],
+            "b.toml: consistency.policy = \"ssb\": expected \"bsp\", \"ssp\", \"essp\", \"dssp\", \"asp\", \
+             \"backup\", \"quorum\" or \"buffer\"",
+        ),
+        (
+            &[("evaluate.accuracies", "[0.9, 1.5]")],
+            "b.toml: evaluate.accuracies = [0.9, 1.5]: expected a list of at most 64 numbers from 0 to 1 \
+             (share of the test set)",
+        ),
+        (
+            &[("model.kind", "\"mlp\""), ("model.widths", "[64, 0]")],
+            "b.toml: model.widths = [64, 0]: expected a list of at most 64 whole numbers from 1 to \
+             65536 (values)",
+        ),
+        (
+            &[("model.kind", "\"mlp\"")],
+            "default: model.widths = []: an mlp needs at least one hidden layer; give the widths, or \
+             model.kind = \"softmax\"",
+        ),
+        (
+            &[("model.widths", "[64]")],
+            "b.toml: model.widths = [64]: softmax has no hidden layers; give model.widths = [], or \
+             model.kind = \"mlp\"",
+        ),
+        (
+            &[("train.microbatch", "7")],
+            "b.toml: train.microbatch = 7: must divide train.batch = 32, or be 0 for the whole batch",
+        ),
+        (
+            &[("model.kind", "\"quadratic\"")],
+            "b.toml: model.kind = \"quadratic\": the quadratic goes with data.dataset = \"noise\", and noise with \
+             nothing else",
+        ),
+        (
+            &[("optimizer.momentum_per", "\"ordered\""), ("optimizer.nesterov", "true")],
+            "b.toml: optimizer.momentum_per = \"ordered\": ordered momentum has no form of Nesterov; set \
+             optimizer.nesterov = false",
+        ),
+        (
+            &[("local.mode", "\"difference\""), ("local.fragments", "3")],
+            "b.toml: local.fragments = 3: at most 2: there are no more shards (servers times \
+             cluster.shards_per_server)",
+        ),
+        (
+            &[("consistency.policy", "\"dssp\""), ("consistency.high", "0")],
+            "b.toml: consistency.high = 0: must be at least consistency.low",
+        ),
+        (
+            &[("consistency.policy", "\"backup\""), ("consistency.backup", "2")],
+            "b.toml: consistency.backup = 2: at most 1: there are no more workers, less the one that a clock cannot \
+             do without",
+        ),
+        (
+            &[("consistency.policy", "\"quorum\""), ("consistency.quorum", "3")],
+            "b.toml: consistency.quorum = 3: at most 2: there are no more workers",
+        ),
+        (
+            &[("stragglers.kind", "\"recorded\"")],
+            "default: stragglers.file = \"\": stragglers.kind = \"recorded\" needs a file",
+        ),
+        (
+            &[("simulation.incidents", "[\"worker 1 crash at 3\", \"worker 2 crash at 3\"]")],
+            "b.toml: simulation.incidents = [\"worker 1 crash at 3\", \"worker 2 crash at 3\"]: entry 1 is no incident of \
+             this run; write \"worker 1 crash at 30 for 10\" or \"server 0 pause at 5 for 2\", with a process that the run \
+             has",
+        ),
+        (
+            &[("transport.datagram_bytes", "1199")],
+            "b.toml: transport.datagram_bytes = 1199: expected \"auto\" or a whole number from 1200 \
+             to 65507 (bytes)",
+        ),
+        (
+            &[("transport.initial_window_bytes", "65507")],
+            "b.toml: transport.initial_window_bytes = 65507: must exceed one datagram, which auto may find \
+             to be 65507 bytes (transport.datagram_bytes)",
+        ),
+        (
+            &[("transport.connection_window_bytes", "65536")],
+            "b.toml: transport.connection_window_bytes = 65536: must be at least \
+             transport.stream_window_bytes = 3145728",
+        ),
+        (
+            &[("cluster.addresses", "[\"a:1\"]")],
+            "b.toml: cluster.addresses = [\"a:1\"]: 1 addresses for 2 servers; give one for each server, \
+             in order, or none for `run`",
+        ),
+        (
+            &[("cluster.addresses", "[\"a:1\", \"b:0\"]")],
+            "b.toml: cluster.addresses = [\"a:1\", \"b:0\"]: address 1 is not host:port with a port from 1 \
+             to 65535 (IPv6 as [::1]:7000)",
+        ),
+        (
+            &[("cluster.addresses", "[\"a:1\", \"a:1\"]")],
+            "b.toml: cluster.addresses = [\"a:1\", \"a:1\"]: servers 0 and 1 have the same address",
+        ),
+        (
+            &[("cluster.addresses", "[\"a:1\", 2]")],
+            "b.toml: cluster.addresses = [\"a:1\", 2]: expected a list of at most 1024 texts, none of them \
+             empty (host:port)",
+        ),
+    ];
+    for (settings, line) in cases {
+        assert_eq!(resolve(&[layer("b.toml", settings)]), Err(vec![(*line).to_owned()]));
+    }
+}

@@ -1,0 +1,55 @@
+//! Ordered momentum (OrMo, Shi, Yang and Li 2024): momentum that fades once a clock, whatever comes when.
+//!
+//! With K pushes a clock, the velocity fades at the first push of each clock. A gradient that was computed on values of d clocks ago
+//! counts as if it had come then: its part of the velocity has faded d times, and the steps that it would have made meanwhile are made
+//! up for at once. With K = 1 and no staleness that is the heavy ball (see [`super::momentum`]).
+//!
+//! ```text
+//! first of a clock:  w <- w - rate * mu * v,  v <- mu * v
+//! each gradient:     v <- v + mu^d * g         (g with its weight and decay)
+//!                    w <- w - rate * (1 + mu + ... + mu^d) * g
+//! ```
+
+use super::Step;
+pub use super::momentum::Constants;
+
+/// The place of one step in the order of clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Whether it is the first of its clock, and not of the run.
+    pub begins: bool,
+    /// Clocks between its pull and now (d).
+    pub age: u64,
+}
+
+impl Place {
+    /// The place of a step where a clock has `steps_per_clock` of them.
+    #[must_use]
+    pub const fn of(step: &Step, steps_per_clock: u32) -> Self {
+        let clock = steps_per_clock as u64;
+        let age = (step.version / clock).saturating_sub(step.pulled / clock);
+        Self { begins: step.version > 0 && step.version.is_multiple_of(clock), age }
+    }
+}
+
+/// One step over slices of equal length.
+pub fn step(
+    values: &mut [f32],
+    velocity: &mut [f32],
+    gradient: &[f32],
+    weight: f32,
+    place: Place,
+    Constants { rate, momentum, decay }: Constants,
+) {
+    let faded = momentum.powf(place.age as f32);
+    let made_up = (1.0 - momentum * faded) / (1.0 - momentum);
+    for ((value, velocity), gradient) in values.iter_mut().zip(velocity).zip(gradient) {
+        let direction = weight * (gradient + decay * *value);
+        if place.begins {
+            *velocity *= momentum;
+            *value -= rate * *velocity;
+        }
+        *velocity += faded * direction;
+        *value -= rate * made_up * direction;
+    }
+}
