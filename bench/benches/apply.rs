@@ -12,7 +12,7 @@ use slackline_core::aggregate::weighted_mean;
 use slackline_core::ids::KeyRange;
 use slackline_core::layout::Layout;
 use slackline_core::model::ModelSpec;
-use slackline_core::optimizer::{Optimizer, OptimizerSpec, RateSchedule, Rule};
+use slackline_core::optimizer::{Optimizer, OptimizerSpec, Per, RateSchedule, Rule, Step};
 
 /// The perceptron 784-512-256-10, whose values fit into the last cache of most machines, and a model whose values do not.
 fn layouts() -> [Layout; 2] {
@@ -29,8 +29,8 @@ fn wave(count: u64, phase: f32) -> Vec<f32> {
 fn rules(criterion: &mut Criterion) {
     let rules = [
         ("sgd", Rule::Sgd, 12),
-        ("momentum", Rule::Momentum { momentum: 0.9, nesterov: false }, 20),
-        ("nesterov", Rule::Momentum { momentum: 0.9, nesterov: true }, 20),
+        ("momentum", Rule::Momentum { momentum: 0.9, nesterov: false, per: Per::Push }, 20),
+        ("nesterov", Rule::Momentum { momentum: 0.9, nesterov: true, per: Per::Push }, 20),
     ];
     let mut group = criterion.benchmark_group("apply");
     group.sampling_mode(SamplingMode::Flat);
@@ -38,12 +38,19 @@ fn rules(criterion: &mut Criterion) {
         let count = layout.len();
         let (mut values, gradient) = (wave(count, 0.5), wave(count, 1.5));
         for (name, rule, bytes) in rules {
-            let spec =
-                OptimizerSpec { rule, rate: 1e-4, weight_decay: 1e-4, schedule: RateSchedule::CONSTANT };
-            let mut optimizer = Optimizer::new(spec, &layout, KeyRange::new(0, count));
+            let spec = OptimizerSpec {
+                rule,
+                rate: 1e-4,
+                weight_decay: 1e-4,
+                decay_per_clock: true,
+                schedule: RateSchedule::CONSTANT,
+            };
+            let mut optimizer = Optimizer::new(spec, &layout, KeyRange::new(0, count), 1);
             group.throughput(Throughput::Bytes(bytes * count));
             group.bench_function(BenchmarkId::new(name, count), |bencher| {
-                bencher.iter(|| optimizer.apply(black_box(&mut values), black_box(&gradient), 0.5));
+                bencher.iter(|| {
+                    optimizer.apply(black_box(&mut values), black_box(&gradient), &Step::fresh(0.5, 0))
+                });
             });
         }
     }

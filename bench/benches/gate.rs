@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use slackline_core::consistency::{PolicySpec, Standing};
+use slackline_core::consistency::{DelaySpec, PolicySpec, Standing};
 use slackline_core::ids::{
     BatchIndex, Clock, Incarnation, KeyRange, Moment, Sequence, SessionId, ShardId, Version, WorkerId,
 };
@@ -40,10 +40,20 @@ impl Rounds {
             rule: Rule::Sgd,
             rate: 1e-3,
             weight_decay: 0.0,
+            decay_per_clock: true,
             schedule: RateSchedule::CONSTANT,
         };
         let keys = KeyRange::new(0, KEYS);
-        let settings = ShardSettings { id: ShardId(0), keys, layout: Arc::new(layout), policy, optimizer };
+        let settings = ShardSettings {
+            id: ShardId(0),
+            keys,
+            layout: Arc::new(layout),
+            policy,
+            delay: DelaySpec::default(),
+            optimizer,
+            workers,
+            batch: None,
+        };
         let mut rounds = Self {
             shard: Shard::new(settings),
             workers,

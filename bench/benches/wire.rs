@@ -27,7 +27,13 @@ fn ask(rows: u64) -> ToServer {
         version_staleness: histogram(rows),
         ..Report::default()
     };
-    ToServer::Ask(Ask { clock: Clock(1), done: Some(BatchIndex(2)), returned: None, report: Some(report) })
+    ToServer::Ask(Ask {
+        clock: Clock(1),
+        done: Some(BatchIndex(2)),
+        returned: None,
+        compute_us: 1,
+        report: Some(report),
+    })
 }
 
 fn control(criterion: &mut Criterion) {

@@ -23,10 +23,11 @@ use crate::door::{Repeats, accept};
 use crate::files::{FileError, Heading, Results, summary_of};
 use crate::looks;
 use crate::owner::{Owner, Task, Word};
-use crate::parts::{control_settings, heading, shards};
+use crate::parts::{asked, boot_number, control_settings, heading, shards};
 use crate::peers;
 use crate::session::Shared;
 use crate::ticks::Ticks;
+use crate::tracer;
 
 /// Control events that may wait; when it is full, sessions read no further.
 pub(crate) const EVENTS_MAX: usize = 4096;
@@ -44,8 +45,10 @@ pub struct ServerOptions {
     pub bind: SocketAddr,
     /// Folder of the keys.
     pub keys: PathBuf,
-    /// Folder of the results; used by the coordinator only.
+    /// Folder of the results; used by the coordinator, and for traces.
     pub out: PathBuf,
+    /// Whether each shard writes a trace.
+    pub trace: bool,
     /// Told the address that was bound, once peers can connect.
     pub ready: Box<dyn FnOnce(SocketAddr) + Send>,
 }
@@ -113,13 +116,18 @@ pub fn serve(options: ServerOptions) -> Result<Ended, ServerError> {
     };
     let began = Instant::now();
     let settings = shards(options.index, config);
+    let mut tracers = match options.trace {
+        true => tracer::create_all(&options.out, &options.resolved, options.index, &settings, began)?,
+        false => BTreeMap::new(),
+    };
     let directory = Arc::new(Directory::new(settings.len()));
     let (word_sender, words) = mpsc::unbounded_channel();
     let mut owners = BTreeMap::new();
     let mut threads = Vec::new();
     for settings in settings {
         let id = settings.id;
-        let (owner, thread) = Owner::start(settings, began, directory.clone(), word_sender.clone())?;
+        let (directory, words, tracer) = (directory.clone(), word_sender.clone(), tracers.remove(&id));
+        let (owner, thread) = Owner::start(settings, began, directory, words, tracer)?;
         owners.insert(id, owner);
         threads.push(thread);
     }
@@ -174,8 +182,10 @@ impl Daemon {
         began: Instant,
     ) -> Self {
         let now = Moment(began.elapsed().as_nanos() as u64);
+        let shards = shared.owners.keys().copied().collect();
+        let settings = control_settings(index, &resolved, shards, boot_number(began));
         Self {
-            control: Control::new(control_settings(index, &resolved, &shared, began), now),
+            control: Control::new(settings, now),
             heading: heading(&resolved),
             resolved,
             identity,
@@ -339,7 +349,7 @@ impl Daemon {
     }
 
     fn write_line(&mut self, event: serde_json::Value) {
-        let figures = self.figures();
+        let figures = self.figures(false);
         if let (Some(results), Some(figures)) = (&mut self.results, figures)
             && let Err(error) = results.line(event, &figures)
         {
@@ -347,11 +357,9 @@ impl Daemon {
         }
     }
 
-    fn figures(&self) -> Option<Figures> {
-        let config = &self.resolved.config;
-        let (policy, workers) = (config.consistency.policy, u64::from(config.workers));
+    fn figures(&self, whole: bool) -> Option<Figures> {
         let record = self.control.record()?;
-        Some(record.figures(self.now(), policy, workers, &config.evaluate.accuracies))
+        Some(record.figures(self.now(), &asked(&self.resolved.config, whole)))
     }
 
     fn note_broken(&mut self, error: FileError) {
@@ -389,7 +397,7 @@ impl Daemon {
 
     fn finish(&mut self, end: End) {
         if end == End::Complete
-            && let (Some(results), Some(figures)) = (&self.results, self.figures())
+            && let (Some(results), Some(figures)) = (&self.results, self.figures(true))
         {
             let refused = self.control.refused();
             let extra = serde_json::json!({

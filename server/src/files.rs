@@ -18,6 +18,10 @@ pub struct FileError {
 }
 
 impl FileError {
+    pub(crate) fn new(path: &Path, source: io::Error) -> Self {
+        Self { path: path.to_owned(), source }
+    }
+
     /// Whether the folder that was asked for is the fault, and not the state of the disk.
     #[must_use]
     pub fn is_users(&self) -> bool {
@@ -44,17 +48,25 @@ impl FileError {
     }
 }
 
-/// What every summary and every line of metrics begins with.
+/// What every summary begins with.
 #[derive(Clone, Debug)]
-pub(crate) struct Heading {
-    pub(crate) config_hash: u64,
-    pub(crate) seed: u64,
-    pub(crate) policy: String,
-    pub(crate) workers: u32,
-    pub(crate) servers: u32,
-    pub(crate) shards: u64,
-    pub(crate) model: String,
-    pub(crate) parameters: u64,
+pub struct Heading {
+    /// Fingerprint of the configuration.
+    pub config_hash: u64,
+    /// Its seed.
+    pub seed: u64,
+    /// The consistency policy in words.
+    pub policy: String,
+    /// Workers that the run begins with.
+    pub workers: u32,
+    /// Servers.
+    pub servers: u32,
+    /// Shards with keys, on all servers together.
+    pub shards: u64,
+    /// The model in words.
+    pub model: String,
+    /// Values of the model.
+    pub parameters: u64,
 }
 
 impl Heading {
@@ -74,7 +86,7 @@ impl Heading {
 
 /// The folder of one run's results.
 #[derive(Debug)]
-pub(crate) struct Results {
+pub struct Results {
     folder: PathBuf,
     metrics: Lines<File>,
 }
@@ -82,7 +94,10 @@ pub(crate) struct Results {
 impl Results {
     /// Makes the folder, saves the resolved configuration and begins the metrics. A summary of an earlier run is removed, so that
     /// one that is there is of this run.
-    pub(crate) fn begin(folder: &Path, configuration: &str) -> Result<Self, FileError> {
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn begin(folder: &Path, configuration: &str) -> Result<Self, FileError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| FileError { path, source }
@@ -101,7 +116,10 @@ impl Results {
     }
 
     /// Adds a line of metrics. `event` says what for: `progress`, or `evaluate` and at how many samples.
-    pub(crate) fn line(&mut self, event: Value, figures: &Figures) -> Result<(), FileError> {
+    ///
+    /// # Errors
+    /// The line cannot be written.
+    pub fn line(&mut self, event: Value, figures: &Figures) -> Result<(), FileError> {
         let mut line = merged([event, figures_json(figures)]).to_string();
         line.push('\n');
         let path = || self.folder.join("metrics.jsonl");
@@ -113,8 +131,19 @@ impl Results {
         &self.folder
     }
 
+    /// Writes another file beside the summary.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn extra(&self, name: &str, bytes: &[u8]) -> Result<(), FileError> {
+        write_whole(&self.folder.join(name), bytes)
+    }
+
     /// Writes the summary.
-    pub(crate) fn summary(&self, summary: &Value) -> Result<(), FileError> {
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn summary(&self, summary: &Value) -> Result<(), FileError> {
         // A value made of plain numbers, texts and maps can always be written as JSON.
         let mut text = serde_json::to_string_pretty(summary).unwrap_or_default();
         text.push('\n');
@@ -122,8 +151,9 @@ impl Results {
     }
 }
 
-/// What the summary holds.
-pub(crate) fn summary_of(heading: &Heading, figures: &Figures, extra: Value) -> Value {
+/// What the summary holds: the heading, the figures, and `extra` after or over them.
+#[must_use]
+pub fn summary_of(heading: &Heading, figures: &Figures, extra: Value) -> Value {
     merged([heading.to_json(), figures_json(figures), extra])
 }
 

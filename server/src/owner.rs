@@ -8,10 +8,12 @@ use slackline_core::ids::{Clock, Incarnation, KeyRange, Moment, Sequence, ShardI
 use slackline_core::limits::STATUS_ROWS_MAX;
 use slackline_core::wire::{Dtype, Served, ToPeer, TransferHeader, TransferKind};
 use slackline_server_core::{Notice, Shard, ShardEffect, ShardEvent, ShardSettings};
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::directory::{Directory, Outgoing};
 use crate::looks::Rows;
+use crate::tracer::Tracer;
 
 /// Events that may wait for a shard. A worker has at most a few; when it is full, sessions wait and QUIC slows the peers.
 const INBOX_MAX: usize = 1024;
@@ -55,6 +57,7 @@ impl Owner {
         began: Instant,
         directory: Arc<Directory>,
         words: mpsc::UnboundedSender<Word>,
+        tracer: Option<Tracer>,
     ) -> std::io::Result<(Self, JoinHandle<()>)> {
         let (inbox, tasks) = mpsc::channel(INBOX_MAX);
         // A lock, since the network's thread takes buffers that this one gives back; held for a push or a pop.
@@ -62,7 +65,8 @@ impl Owner {
         let owner = Self { keys: settings.keys, inbox, spare: spare.clone() };
         let id = settings.id;
         let ending = Ending { shard: id, words };
-        let work = Work { shard: Shard::new(settings), began, directory, ending, spare };
+        let clock = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let work = Work { shard: Shard::new(settings), began, directory, ending, spare, clock, tracer };
         let thread =
             std::thread::Builder::new().name(format!("shard {}", id.0)).spawn(move || work.run(tasks))?;
         Ok((owner, thread))
@@ -95,15 +99,18 @@ struct Work {
     directory: Arc<Directory>,
     ending: Ending,
     spare: Arc<Mutex<Vec<Vec<f32>>>>,
+    /// Used while the shard waits for a moment, which a blocking receive cannot.
+    clock: Runtime,
+    tracer: Option<Tracer>,
 }
 
 impl Work {
     fn run(mut self, mut tasks: mpsc::Receiver<Task>) {
         let mut effects = Vec::new();
-        while let Some(task) = tasks.blocking_recv() {
-            let now = Moment(self.began.elapsed().as_nanos() as u64);
+        while let Some(task) = self.next(&mut tasks) {
+            let now = self.now();
             match task {
-                Task::Event(event) => self.shard.handle(now, event, &mut effects),
+                Task::Event(event) => self.handle(now, event, &mut effects),
                 Task::Look(answer) => {
                     let rows = (self.shard.row(), self.shard.held_rows(now, STATUS_ROWS_MAX));
                     // Whoever asked may have gone.
@@ -116,6 +123,29 @@ impl Work {
                 self.perform(effect);
             }
         }
+        if let Some(tracer) = self.tracer.take() {
+            tracer.end(self.now());
+        }
+    }
+
+    fn handle(&mut self, now: Moment, event: ShardEvent, effects: &mut Vec<ShardEffect>) {
+        let arrival = self.tracer.as_ref().map(|tracer| tracer.arrival(&event, &self.shard));
+        self.shard.handle(now, event, effects);
+        if let (Some(tracer), Some(arrival)) = (&mut self.tracer, arrival) {
+            tracer.tell(now, arrival, effects, &self.shard);
+        }
+    }
+
+    fn now(&self) -> Moment {
+        Moment(self.began.elapsed().as_nanos() as u64)
+    }
+
+    /// The next task, or the time that the shard waits for.
+    fn next(&self, tasks: &mut mpsc::Receiver<Task>) -> Option<Task> {
+        let Some(deadline) = self.shard.next_deadline() else { return tasks.blocking_recv() };
+        let left = deadline.since(self.now());
+        let next = self.clock.block_on(async { tokio::time::timeout(left, tasks.recv()).await });
+        next.unwrap_or(Some(Task::Event(ShardEvent::Tick)))
     }
 
     fn perform(&self, effect: ShardEffect) {
@@ -126,6 +156,9 @@ impl Work {
             ShardEffect::Serve { session, reader, request, values, served } => {
                 let header = self.values_header(reader, request, served);
                 self.directory.send_values(session, header, values);
+            }
+            ShardEffect::Overtaken { session, open } => {
+                self.directory.send(session, Outgoing::Message(ToPeer::Overtaken { open }));
             }
             // The other end is the control loop; it is gone only when the process ends.
             ShardEffect::HasValues => drop(self.ending.words.send(Word::HasValues(self.shard.id()))),
@@ -184,7 +217,7 @@ mod tests {
         let (id, keys) = (settings.id, settings.keys);
         let (words, mut said) = mpsc::unbounded_channel();
         let (owner, thread) =
-            Owner::start(settings, Instant::now(), Arc::new(Directory::new(1)), words).unwrap();
+            Owner::start(settings, Instant::now(), Arc::new(Directory::new(1)), words, None).unwrap();
         let initial = vec![0.0; keys.len as usize];
         owner.inbox.blocking_send(Task::Event(ShardEvent::Initialize(initial))).unwrap();
         owner.inbox.blocking_send(Task::Panic).unwrap();

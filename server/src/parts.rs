@@ -1,29 +1,41 @@
-//! What a server's parts are made from, out of the configuration.
+//! What a server's parts are made from, out of the configuration: for the daemon and for the simulator.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use slackline_core::config::{Config, OnBadGradient, Resolved};
-use slackline_core::ids::ServerId;
+use slackline_core::ids::{ServerId, ShardId};
 use slackline_server_core::control::CoordinatorSettings;
+use slackline_server_core::record::Asked;
 use slackline_server_core::{ControlSettings, ShardSettings};
 
 use crate::files::Heading;
-use crate::session::Shared;
 
-pub(crate) fn shards(server: ServerId, config: &Config) -> Vec<ShardSettings> {
+/// The shards with keys of one server.
+#[must_use]
+pub fn shards(server: ServerId, config: &Config) -> Vec<ShardSettings> {
     let layout = Arc::new(config.layout());
-    let (policy, optimizer) = (config.consistency.policy, config.optimizer);
-    let settings = |(id, keys)| ShardSettings { id, keys, layout: layout.clone(), policy, optimizer };
+    let settings = |(id, keys)| ShardSettings {
+        id,
+        keys,
+        layout: layout.clone(),
+        policy: config.consistency.policy,
+        delay: config.consistency.delay,
+        optimizer: config.server_optimizer(),
+        workers: config.workers,
+        batch: config.train.proportional.then_some(config.cut().unit * config.cut().units),
+    };
     config.partition().shards_on(server).map(settings).collect()
 }
 
-pub(crate) fn heading(resolved: &Resolved) -> Heading {
+/// What the summary of a run begins with.
+#[must_use]
+pub fn heading(resolved: &Resolved) -> Heading {
     let config = &resolved.config;
     Heading {
         config_hash: resolved.hash(),
         seed: config.seed,
-        policy: config.consistency.policy.to_string(),
+        policy: config.policy_text(),
         workers: config.workers,
         servers: config.servers,
         shards: config.partition().shards().count() as u64,
@@ -32,11 +44,13 @@ pub(crate) fn heading(resolved: &Resolved) -> Heading {
     }
 }
 
-pub(crate) fn control_settings(
+/// The control of one server with these shards; `boot` is a number that another start of the process does not have.
+#[must_use]
+pub fn control_settings(
     index: ServerId,
     resolved: &Resolved,
-    shared: &Shared,
-    began: Instant,
+    shards: Vec<ShardId>,
+    boot: u64,
 ) -> ControlSettings {
     let config = &resolved.config;
     let layout = config.layout();
@@ -48,20 +62,33 @@ pub(crate) fn control_settings(
         layout_hash: layout.hash(),
         layout_text: layout.to_string(),
         config_hash: resolved.hash(),
-        boot: boot_number(began),
-        shards: shared.owners.keys().copied().collect(),
+        boot,
+        shards,
         stop_on_bad_gradient: config.consistency.on_bad_gradient == OnBadGradient::Stop,
         coordinator: (index == ServerId(0)).then_some(CoordinatorSettings {
             policy: config.consistency.policy,
-            batch: config.train.batch,
+            cut: config.cut(),
             epochs: config.train.epochs,
             evaluate_every_epochs: config.evaluate.every_epochs,
+            blind_loss: config.blind_loss(),
         }),
     }
 }
 
+/// What the figures of a run are asked for with.
+#[must_use]
+pub fn asked(config: &Config, whole: bool) -> Asked<'_> {
+    Asked {
+        policy: config.consistency.policy,
+        workers: u64::from(config.workers),
+        accuracies: &config.evaluate.accuracies,
+        losses: &config.evaluate.losses,
+        whole,
+    }
+}
+
 /// A number that another start of the process does not have: the time and the process's own number.
-fn boot_number(began: Instant) -> u64 {
+pub(crate) fn boot_number(began: Instant) -> u64 {
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let nanoseconds = since_epoch.as_nanos() as u64 ^ began.elapsed().as_nanos() as u64;
     nanoseconds.rotate_left(20) ^ u64::from(std::process::id())

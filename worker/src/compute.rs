@@ -3,16 +3,19 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use slackline_core::aggregate::first_not_finite;
 use slackline_core::config::Config;
-use slackline_core::ids::Sequence;
+use slackline_core::ids::{BatchIndex, Clock, Incarnation, Sequence, ShardId, WorkerId};
 use tokio::sync::mpsc::Sender;
 
 use crate::dataset::Dataset;
+use crate::local::{LocalIteration, LocalSolver};
 use crate::model::parallel::ParallelGradient;
 use crate::model::pieces::PairwiseGradient;
-use crate::model::{self, Batch};
+use crate::model::{self, Batch, Examples};
+use crate::pace::{Pace, Watch};
 
 /// Examples evaluated at once: enough to fill the cache, too few to notice in memory.
 const EVALUATION_CHUNK: usize = 256;
@@ -21,9 +24,24 @@ const EVALUATION_CHUNK: usize = 256;
 #[derive(Debug)]
 pub(crate) struct GradientJob {
     pub(crate) sequence: Sequence,
+    pub(crate) place: Place,
     pub(crate) batch: Batch,
     pub(crate) values: Vec<f32>,
     pub(crate) gradient: Vec<f32>,
+}
+
+/// Whose gradient it is, and where it stands in the run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Place {
+    pub(crate) worker: WorkerId,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) clock: Clock,
+    /// First unit of the batch.
+    pub(crate) batch: BatchIndex,
+    /// Shards whose values are newer than before.
+    pub(crate) adopted: Vec<ShardId>,
+    /// The gradient before this one was not sent to any server.
+    pub(crate) is_after_unsent: bool,
 }
 
 /// An evaluation to do.
@@ -67,37 +85,39 @@ impl Drop for Ending {
 pub(crate) struct Compute {
     gradients: Option<SyncSender<Box<GradientJob>>>,
     evaluations: Option<SyncSender<EvaluationJob>>,
+    watch: Arc<Watch>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Compute {
+    /// For a run of `batch_count` units (`train.batch` samples with local steps).
     pub(crate) fn start(
         config: &Config,
         dataset: &Arc<Dataset>,
+        batch_count: u64,
         done: Sender<Done>,
     ) -> std::io::Result<Self> {
         // One gradient and one evaluation are under way at most: a place for each is enough that nobody waits.
         let (gradients, gradient_jobs) = sync_channel(2);
         let (evaluations, evaluation_jobs) = sync_channel(2);
-        let largest = config.train.batch as usize;
+        let watch = Arc::new(Watch::default());
         let (inputs, classes) = (dataset.input_count, dataset.class_count);
-        let spec = config.model.clone();
-        let threads = config.train.threads as usize;
-        let piece = match config.train.microbatch as usize {
-            0 => largest.div_ceil(threads),
-            microbatch => microbatch,
-        };
         let first = {
+            let mut solver = Solver {
+                gradients: Gradients::of(config, dataset)?,
+                local: LocalSolver::of(config),
+                life: None,
+                batch_count,
+                pace: Pace::of(config),
+                watch: watch.clone(),
+            };
             let done = done.clone();
-            let spec = spec.clone();
             let thread = std::thread::Builder::new().name("gradient".to_owned());
-            let mut gradients = Gradients::new(threads, piece, largest, move |samples| {
-                model::build(&spec, inputs, classes, samples)
-            })?;
-            thread.spawn(move || compute_gradients(&mut gradients, &gradient_jobs, &Ending(done)))?
+            thread.spawn(move || compute_gradients(&mut solver, &gradient_jobs, &Ending(done)))?
         };
         let second = {
             let dataset = dataset.clone();
+            let spec = config.model.clone();
             let thread = std::thread::Builder::new().name("evaluation".to_owned());
             thread.spawn(move || {
                 let ending = Ending(done);
@@ -105,12 +125,19 @@ impl Compute {
                 evaluate(model, &dataset, &evaluation_jobs, &ending);
             })?
         };
-        Ok(Self { gradients: Some(gradients), evaluations: Some(evaluations), threads: vec![first, second] })
+        let threads = vec![first, second];
+        Ok(Self { gradients: Some(gradients), evaluations: Some(evaluations), watch, threads })
     }
 
     /// Hands a gradient over; false when the thread is gone.
     pub(crate) fn gradient(&self, job: GradientJob) -> bool {
+        self.watch.begin(job.sequence);
         self.gradients.as_ref().is_some_and(|jobs| jobs.try_send(Box::new(job)).is_ok())
+    }
+
+    /// Nobody wants this gradient any more: if it is under way, it comes as soon as can be.
+    pub(crate) fn abandon(&self, sequence: Sequence) {
+        self.watch.abandon(sequence);
     }
 
     /// Hands an evaluation over; false when the thread is gone.
@@ -121,6 +148,7 @@ impl Compute {
 
 impl Drop for Compute {
     fn drop(&mut self) {
+        self.watch.end();
         (self.gradients, self.evaluations) = (None, None);
         for thread in self.threads.drain(..) {
             // A panic there was told as [`Done::Ended`].
@@ -136,12 +164,16 @@ enum Gradients {
 }
 
 impl Gradients {
-    fn new(
-        threads: usize,
-        piece: usize,
-        largest: usize,
-        build: impl Fn(usize) -> Box<dyn model::Model> + Send + 'static,
-    ) -> std::io::Result<Self> {
+    fn of(config: &Config, dataset: &Dataset) -> std::io::Result<Self> {
+        let (inputs, classes, spec) = (dataset.input_count, dataset.class_count, config.model.clone());
+        let build = move |samples| model::build(&spec, inputs, classes, samples);
+        let (batch, threads) = (config.train.batch as usize, config.train.threads as usize);
+        let piece = match config.train.microbatch as usize {
+            0 => batch.div_ceil(threads),
+            microbatch => microbatch,
+        };
+        // With local steps it is one step that is computed at once, not the whole iteration.
+        let largest = if config.local.is_some() { batch } else { config.cut().samples_max() as usize };
         if threads > 1 {
             let parallel = ParallelGradient::new(threads, piece, move || build(piece));
             return parallel.map(Self::Together).map_err(std::io::Error::other);
@@ -151,22 +183,67 @@ impl Gradients {
         Ok(Self::Alone(model, pieces))
     }
 
-    fn compute(&mut self, job: &mut GradientJob) -> f32 {
-        let (values, examples) = (&job.values, job.batch.examples());
+    fn compute(&mut self, values: &[f32], examples: Examples<'_>, gradient: &mut [f32]) -> f32 {
         match self {
-            Self::Alone(model, pieces) => {
-                pieces.gradient(model.as_mut(), values, examples, &mut job.gradient)
-            }
-            Self::Together(parallel) => parallel.gradient(values, examples, &mut job.gradient),
+            Self::Alone(model, pieces) => pieces.gradient(model.as_mut(), values, examples, gradient),
+            Self::Together(parallel) => parallel.gradient(values, examples, gradient),
         }
     }
 }
 
-fn compute_gradients(gradients: &mut Gradients, jobs: &Receiver<Box<GradientJob>>, done: &Ending) {
+/// What the gradient thread computes with.
+struct Solver {
+    gradients: Gradients,
+    local: Option<LocalSolver>,
+    /// The life of the worker that the local values belong to.
+    life: Option<Incarnation>,
+    batch_count: u64,
+    pace: Option<Pace>,
+    watch: Arc<Watch>,
+}
+
+impl Solver {
+    /// Fills the job's gradient; returns the mean loss. An abandoned one may be all zeros, without a loss.
+    fn compute(&mut self, job: &mut GradientJob) -> f64 {
+        let began = Instant::now();
+        let (place, examples) = (&job.place, job.batch.examples());
+        let loss = match &mut self.local {
+            None => f64::from(self.gradients.compute(&job.values, examples, &mut job.gradient)),
+            Some(local) => {
+                if place.is_after_unsent {
+                    local.abandon();
+                }
+                if self.life.replace(place.incarnation) != Some(place.incarnation) {
+                    local.forget();
+                }
+                let iteration = LocalIteration {
+                    pulled: &job.values,
+                    adopted: &place.adopted,
+                    clock: place.clock,
+                    examples,
+                    batch: place.batch,
+                    batch_count: self.batch_count,
+                };
+                let gradients = &mut self.gradients;
+                let mut gradient_of = |values: &[f32], examples: Examples<'_>, out: &mut [f32]| {
+                    gradients.compute(values, examples, out)
+                };
+                let is_wanted = || self.watch.is_wanted();
+                local.iterate(&iteration, &mut gradient_of, &is_wanted, &mut job.gradient).unwrap_or(0.0)
+            }
+        };
+        if let Some(pace) = &self.pace {
+            self.watch.wait(began, pace.time(place.worker, place.clock, examples.samples()));
+        }
+        loss
+    }
+}
+
+fn compute_gradients(solver: &mut Solver, jobs: &Receiver<Box<GradientJob>>, done: &Ending) {
     while let Ok(mut job) = jobs.recv() {
-        let loss = gradients.compute(&mut job);
+        let loss = solver.compute(&mut job);
         let bad_key = first_not_finite(&job.gradient).map(|key| key as u64);
-        if done.0.blocking_send(Done::Gradient { job, loss: f64::from(loss), bad_key }).is_err() {
+        if done.0.blocking_send(Done::Gradient { job, loss, bad_key }).is_err() {
             return;
         }
     }
@@ -193,35 +270,56 @@ mod tests {
     use super::*;
     use crate::dataset::Split;
     use slackline_core::config::{Layer, Value};
+    use std::time::Duration;
     use tokio::sync::mpsc::{Receiver, channel};
 
-    fn start() -> (Compute, Receiver<Done>) {
+    fn config(more: &[(&str, &str)]) -> Config {
         let keys = [
             ("data.dataset", "\"digits\""),
             ("model.kind", "\"softmax\""),
             ("train.epochs", "1"),
             ("train.batch", "2"),
-            ("optimizer.rate", "0.1"),
+            ("optimizer.kind", "\"sgd\""),
+            ("optimizer.rate", "0.5"),
         ];
         let values = keys
-            .map(|(key, value)| (key.to_owned(), Value::from_literal(value).unwrap()))
-            .into_iter()
+            .iter()
+            .chain(more)
+            .map(|(key, value)| ((*key).to_owned(), Value::from_literal(value).unwrap()))
             .collect();
-        let config = Config::resolve(&[Layer { name: "test".to_owned(), values }]).unwrap().config;
-        let split = || Split { inputs: vec![0.5; 8], labels: vec![0, 1] };
-        let dataset = Dataset { train: split(), test: split(), input_count: 4, class_count: 2 };
+        Config::resolve(&[Layer { name: "test".to_owned(), values }]).unwrap().config
+    }
+
+    fn start(more: &[(&str, &str)]) -> (Compute, Receiver<Done>) {
+        let split = || Split { inputs: vec![0.5; 128], labels: vec![0, 1] };
+        let dataset = Dataset { train: split(), test: split(), input_count: 64, class_count: 10 };
         let (done, jobs_done) = channel(4);
-        (Compute::start(&config, &Arc::new(dataset), done).unwrap(), jobs_done)
+        (Compute::start(&config(more), &Arc::new(dataset), 4, done).unwrap(), jobs_done)
+    }
+
+    /// A job of `samples` samples; the values are the model's size, and all `value`.
+    fn job(sequence: u64, samples: u32, value: f32) -> GradientJob {
+        let mut batch = Batch::with_capacity(1, 64);
+        for sample in 0..samples {
+            batch.push(&[0.01 * (sample + 1) as f32; 64], sample % 10);
+        }
+        let place = Place { clock: Clock(sequence - 1), batch: BatchIndex(sequence - 1), ..Place::default() };
+        let (values, gradient) = (vec![value; 650], vec![f32::NAN; 650]);
+        GradientJob { sequence: Sequence(sequence), place, batch, values, gradient }
+    }
+
+    fn gradient(done: Option<Done>) -> (Vec<f32>, f64) {
+        match done {
+            Some(Done::Gradient { job, loss, bad_key: None }) => (job.gradient, loss),
+            other => panic!("a gradient and not {other:?}"),
+        }
     }
 
     #[test]
     fn a_panic_in_the_gradient_thread_is_told() {
-        let (compute, mut done) = start();
-        let mut batch = Batch::with_capacity(1, 4);
-        batch.push(&[0.5; 4], 1);
+        let (compute, mut done) = start(&[]);
         // Values that the model cannot be made of.
-        let job = GradientJob { sequence: Sequence(1), batch, values: Vec::new(), gradient: Vec::new() };
-        assert!(compute.gradient(job));
+        assert!(compute.gradient(GradientJob { values: Vec::new(), ..job(1, 1, 0.0) }));
         assert!(matches!(done.blocking_recv(), Some(Done::Ended)));
         // The other thread goes on.
         assert!(compute.evaluation(EvaluationJob { at_samples: 0, values: Vec::new() }));
@@ -231,8 +329,102 @@ mod tests {
 
     #[test]
     fn an_end_that_is_wanted_is_not_told() {
-        let (compute, mut done) = start();
+        let (compute, mut done) = start(&[]);
         drop(compute);
         assert!(done.blocking_recv().is_none());
+    }
+
+    #[test]
+    fn a_gradient_takes_at_least_its_drawn_time() {
+        let slow = [("stragglers.kind", "\"permanent\""), ("stragglers.compute_s", "0.02")];
+        let (compute, mut done) = start(&slow);
+        let began = Instant::now();
+        // Factor 4, and half as many samples again as a batch has.
+        assert!(compute.gradient(job(1, 3, 0.0)));
+        gradient(done.blocking_recv());
+        assert!(began.elapsed() >= Duration::from_secs_f64(0.02 * 4.0 * 1.5 * 0.95));
+    }
+
+    /// The longest times that can be configured: a wait that is not broken off never ends here.
+    const ENDLESS: [(&str, &str); 3] = [
+        ("stragglers.kind", "\"permanent\""),
+        ("stragglers.compute_s", "86400.0"),
+        ("stragglers.factor", "1000000.0"),
+    ];
+
+    #[test]
+    fn an_abandoned_gradient_comes_at_once_and_the_next_waits_again() {
+        let (compute, mut done) = start(&ENDLESS);
+        for sequence in 1..4 {
+            assert!(compute.gradient(job(sequence, 2, 0.0)));
+            // Before or after the thread has begun: the job of that number is meant either way.
+            compute.abandon(Sequence(sequence - 1));
+            compute.abandon(Sequence(sequence));
+            assert!(gradient(done.blocking_recv()).1 > 0.0, "it was computed anyway");
+        }
+        assert!(compute.gradient(job(4, 2, 0.0)));
+        assert!(compute.evaluation(EvaluationJob { at_samples: 0, values: vec![0.0; 650] }));
+        assert!(matches!(done.blocking_recv(), Some(Done::Evaluation { .. })), "the gradient still waits");
+    }
+
+    #[test]
+    fn the_end_of_the_process_breaks_a_delay_off() {
+        let (compute, mut done) = start(&ENDLESS);
+        assert!(compute.gradient(job(1, 2, 0.0)));
+        // It joins the thread.
+        drop(compute);
+        gradient(done.blocking_recv());
+        assert!(done.blocking_recv().is_none());
+    }
+
+    const LOCAL: [(&str, &str); 2] = [("local.mode", "\"difference\""), ("local.steps", "2")];
+
+    #[test]
+    fn local_steps_push_the_way_that_gradients_lead() {
+        let (plain, mut plain_done) = start(&[]);
+        let (local, mut local_done) = start(&LOCAL);
+        // One batch of two samples at a time, at the values that the one before led to.
+        let mut values = vec![0.0; 650];
+        let mut losses = 0.0;
+        for first in [0, 2] {
+            let whole = job(1, 4, 0.0);
+            let mut batch = Batch::with_capacity(2, 64);
+            for sample in first..first + 2 {
+                let examples = whole.batch.examples();
+                batch.push(&examples.inputs()[sample * 64..][..64], examples.labels()[sample]);
+            }
+            assert!(plain.gradient(GradientJob { batch, values: values.clone(), ..job(1, 0, 0.0) }));
+            let (slope, loss) = gradient(plain_done.blocking_recv());
+            losses += loss / 2.0;
+            values.iter_mut().zip(slope).for_each(|(value, slope)| *value -= 0.5 * slope);
+        }
+        assert!(local.gradient(job(1, 4, 0.0)));
+        let (pushed, loss) = gradient(local_done.blocking_recv());
+        assert!(pushed.iter().zip(&values).all(|(pushed, value)| *pushed == 0.0 - value));
+        assert!((loss - losses).abs() < 1e-12);
+    }
+
+    #[test]
+    fn local_values_belong_to_one_life_and_an_abandoned_push_comes_later() {
+        let shards = [("local.fragments", "2"), ("cluster.shards_per_server", "2"), ("servers", "1")];
+        let keys: Vec<_> = LOCAL.into_iter().chain(shards).collect();
+        let (compute, mut done) = start(&keys);
+        let mut step = |sequence, incarnation, is_after_unsent| {
+            let mut job = job(sequence, 4, 0.0);
+            job.place.incarnation = Incarnation(incarnation);
+            job.place.is_after_unsent = is_after_unsent;
+            assert!(compute.gradient(job));
+            let length = |part: &[f32]| part.iter().map(|value| value * value).sum::<f32>().sqrt();
+            let (pushed, _) = gradient(done.blocking_recv());
+            (length(&pushed[..320]), length(&pushed[336..]))
+        };
+        let (first, rest) = step(1, 1, false);
+        assert!(first > 0.0 && rest == 0.0);
+        assert!(step(2, 1, false).1 > 0.0);
+        // Clock 2 again pushes the first fragment: what was taken back is in it.
+        let kept = step(3, 1, false).0;
+        let later = step(3, 1, true).0;
+        assert!(later > kept);
+        assert_eq!(step(1, 2, false).0, first, "a new life begins at the pulled values");
     }
 }

@@ -6,19 +6,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use slackline_core::config::{OnBadGradient, Resolved};
-use slackline_core::ids::{BatchIndex, KeyRange, Moment, Sequence};
+use slackline_core::ids::{BatchIndex, Clock, KeyRange, Moment, Sequence, ShardId};
 use slackline_core::schedule::DataOrder;
 use slackline_core::wire::{RefusalCode, ToPeer, TransferHeader, Work};
-use slackline_net::{
-    Connector, Destination, Identity, KeysError, NetworkStopped, NetworkThread, Settings, SharedValues,
-};
+use slackline_net::{Connector, Identity, KeysError, NetworkStopped, NetworkThread, Settings, SharedValues};
 use slackline_worker_core::{Effect, Event, Notice, Worker, WorkerError};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::compute::{Compute, Done, EvaluationJob, GradientJob};
+use crate::buffers::{Buffer, Fresher};
+use crate::compute::{Compute, Done, EvaluationJob, GradientJob, Place};
 use crate::dataset::{self, DataSettings, Dataset, DatasetError};
-use crate::link::{Expected, Links, Tagged};
+use crate::inbox::{Inbox, Incoming};
+use crate::link::{Expected, Links, Purpose};
 use crate::loader::{Loader, LoaderError};
 use crate::model::{self, Batch};
 
@@ -107,15 +107,16 @@ pub fn run(options: WorkerOptions) -> Result<(), WorkerFailure> {
         limit: config.data.limit,
     })?);
     let (train, samples) = (&config.train, dataset.train.len() as u64);
-    let order = DataOrder::new(config.seed, samples, train.batch, train.epochs);
+    let order = DataOrder::new(config.seed, samples, config.cut().unit, train.epochs);
     let settings = worker_settings(&resolved, &dataset, &order);
     let (loaded, batches_loaded) = mpsc::channel(EVENTS_MAX);
-    let loader = Loader::start(dataset.clone(), order, move |index| {
+    let batch_count = order.batch_count();
+    let loader = Loader::start(dataset.clone(), order, move |index, units| {
         // Fails only when the driver has ended, and then nobody needs to know.
-        let _ = loaded.blocking_send(index);
+        let _ = loaded.blocking_send((index, units));
     })?;
     let (done, jobs_done) = mpsc::channel(4);
-    let compute = Compute::start(config, &dataset, done)?;
+    let compute = Compute::start(config, &dataset, batch_count, done)?;
     let partition = config.partition();
     let flat = KeyRange::new(0, partition.key_count());
     let mut initial = vec![0.0; flat.len as usize];
@@ -134,9 +135,12 @@ pub fn run(options: WorkerOptions) -> Result<(), WorkerFailure> {
         loader,
         compute,
         training: Buffer::default(),
+        fresher: Fresher::new(partition),
         evaluation: Buffer::default(),
+        loading: BTreeMap::new(),
         loaded: BTreeMap::new(),
         gradients: BTreeMap::new(),
+        unsent: None,
         spare: Vec::new(),
         reclaiming: Vec::new(),
         events: VecDeque::new(),
@@ -162,68 +166,12 @@ fn worker_settings(
         data_hash: dataset.fingerprint(),
         sample_count: dataset.train.len() as u64,
         batch_count: order.batch_count(),
+        refreshes: config.consistency.policy.refreshes(),
+        fragments: config.local.map_or(1, |local| local.fragments),
         lease: Duration::from_secs_f64(config.cluster.lease_s),
         connect_timeout: Duration::from_secs_f64(config.cluster.connect_timeout_s),
         wait_report: Duration::from_secs_f64(config.cluster.wait_report_s),
         stop_on_bad_gradient: config.consistency.on_bad_gradient == OnBadGradient::Stop,
-    }
-}
-
-/// Where events come from.
-struct Inbox {
-    tagged: mpsc::Receiver<Tagged>,
-    batches_loaded: mpsc::Receiver<BatchIndex>,
-    jobs_done: mpsc::Receiver<Done>,
-    /// The end of the loader has not been told.
-    has_loader: bool,
-}
-
-/// What comes from there.
-#[derive(Debug)]
-enum Incoming {
-    Tagged(Tagged),
-    Loaded(BatchIndex),
-    LoaderEnded,
-    Done(Done),
-}
-
-impl Inbox {
-    /// Waits for the next. Dropped while it waits, it loses nothing.
-    async fn next(&mut self) -> Incoming {
-        tokio::select! {
-            Some(tagged) = self.tagged.recv() => Incoming::Tagged(tagged),
-            Some(done) = self.jobs_done.recv() => Incoming::Done(done),
-            loaded = self.batches_loaded.recv(), if self.has_loader => {
-                self.has_loader = loaded.is_some();
-                loaded.map_or(Incoming::LoaderEnded, Incoming::Loaded)
-            }
-            // A computing thread tells of its own end, and the connections' tasks are the driver's.
-            else => std::future::pending().await,
-        }
-    }
-}
-
-/// A flat buffer that pulls are read into, and that is lent to a computing thread meanwhile.
-#[derive(Debug, Default)]
-struct Buffer {
-    destination: Option<Destination>,
-    spare: Vec<f32>,
-}
-
-impl Buffer {
-    /// Where the next pulls go.
-    fn destination(&mut self, flat: KeyRange) -> Option<Destination> {
-        if self.destination.is_none() {
-            let mut values = std::mem::take(&mut self.spare);
-            values.resize(flat.len as usize, 0.0);
-            self.destination = Destination::new(flat, values).ok();
-        }
-        self.destination.clone()
-    }
-
-    /// The values that were pulled.
-    fn lend(&mut self) -> Vec<f32> {
-        self.destination.take().map_or_else(Vec::new, |destination| destination.take())
     }
 }
 
@@ -236,10 +184,15 @@ struct Driver {
     loader: Loader,
     compute: Compute,
     training: Buffer,
+    fresher: Fresher,
     evaluation: Buffer,
+    /// Batches that are being read, with their units. An index can come again with others.
+    loading: BTreeMap<BatchIndex, u64>,
     loaded: BTreeMap<BatchIndex, Batch>,
     /// Gradients that servers have not answered yet, for sending again.
     gradients: BTreeMap<Sequence, SharedValues>,
+    /// The gradient that was handed over last, as long as no part of it was sent.
+    unsent: Option<Sequence>,
     spare: Vec<Vec<f32>>,
     /// Released gradients that QUIC may still hold.
     reclaiming: Vec<SharedValues>,
@@ -277,7 +230,7 @@ impl Driver {
                     self.message(event);
                 }
             }
-            Incoming::Loaded(batch) => self.batch_loaded(batch),
+            Incoming::Loaded((batch, units)) => self.batch_loaded(batch, units),
             Incoming::LoaderEnded => self.fail(LoaderError::ThreadEnded),
             Incoming::Done(done) => self.job_done(done),
         }
@@ -332,9 +285,11 @@ impl Driver {
         self.failure.get_or_insert(failure);
     }
 
-    fn batch_loaded(&mut self, index: BatchIndex) {
-        match self.loader.take(index) {
+    fn batch_loaded(&mut self, index: BatchIndex, units: u64) {
+        match self.loader.take(index, units) {
+            Ok(batch) if self.loading.get(&index) != Some(&units) => self.loader.give_back(batch),
             Ok(batch) => {
+                self.loading.remove(&index);
                 self.loaded.insert(index, batch);
                 self.handle(Event::BatchLoaded { batch: index });
                 self.give_back_unwanted();
@@ -375,28 +330,45 @@ impl Driver {
             Effect::Disconnect { server } => self.links.disconnect(server),
             Effect::Send { server, message } => self.links.send(server, message),
             Effect::ExpectValues { server, shard, request, snapshot } => {
-                let buffer = if snapshot { &mut self.evaluation } else { &mut self.training };
+                let (buffer, purpose) = if snapshot {
+                    (&mut self.evaluation, Purpose::Evaluation)
+                } else {
+                    self.fresher.forget(shard);
+                    (&mut self.training, Purpose::Training)
+                };
                 if let Some(destination) = buffer.destination(self.flat) {
-                    self.links.expect(server, shard, snapshot, Expected { request, destination });
+                    self.links.expect(server, shard, purpose, Expected { request, destination });
                 }
             }
+            Effect::ExpectFresher { server, shard, request } => {
+                if let Some(destination) = self.fresher.destination(shard) {
+                    self.links.expect(server, shard, Purpose::Fresher, Expected { request, destination });
+                }
+            }
+            Effect::AdoptFresher { shard } => self.fresher.adopt(shard),
             Effect::SendPush { server, header } => {
                 if let Some(gradient) = self.gradients.get(&header.sequence) {
+                    self.unsent = self.unsent.filter(|sequence| *sequence != header.sequence);
                     self.links.transfer(server, header, part(gradient, &header));
                 }
             }
             Effect::SendInitial { server, header } => {
                 self.links.transfer(server, header, part(&self.initial, &header));
             }
-            Effect::LoadBatch { batch } => {
-                if let Err(error) = self.loader.request(batch) {
+            Effect::LoadBatch { batch, units } => {
+                let units = u64::from(units);
+                self.loading.insert(batch, units);
+                if let Err(error) = self.loader.request(batch, units) {
                     self.fail(error);
                 }
             }
-            Effect::Compute { sequence, batch } => self.start_gradient(sequence, batch),
+            Effect::Compute { sequence, batch, clock, adopted } => {
+                self.start_gradient(sequence, batch, clock, adopted)
+            }
+            Effect::Abandon { sequence } => self.compute.abandon(sequence),
             Effect::ReleaseGradient { sequence } => self.release(sequence),
             Effect::Evaluate { at_samples, .. } => {
-                let values = self.evaluation.lend();
+                let values = self.evaluation.lend(self.flat);
                 if !self.compute.evaluation(EvaluationJob { at_samples, values }) {
                     self.fail(WorkerFailure::ComputeEnded);
                 }
@@ -431,14 +403,19 @@ impl Driver {
         }
     }
 
-    fn start_gradient(&mut self, sequence: Sequence, index: BatchIndex) {
+    fn start_gradient(&mut self, sequence: Sequence, index: BatchIndex, clock: Clock, adopted: Vec<ShardId>) {
         let Some(batch) = self.loaded.remove(&index) else {
             self.fail(WorkerFailure::BatchMissing(index));
             return;
         };
         let gradient = self.spare_gradient();
-        let values = self.training.lend();
-        if !self.compute.gradient(GradientJob { sequence, batch, values, gradient }) {
+        let mut values = self.training.lend(self.flat);
+        self.fresher.write_to(&mut values);
+        // Only a member computes. Were it none, it would be some worker at the beginning of a life: nothing depends on which.
+        let (worker, incarnation) = self.worker.member().unwrap_or_default();
+        let is_after_unsent = self.unsent.replace(sequence).is_some();
+        let place = Place { worker, incarnation, clock, batch: index, adopted, is_after_unsent };
+        if !self.compute.gradient(GradientJob { sequence, place, batch, values, gradient }) {
             self.fail(WorkerFailure::ComputeEnded);
         }
     }
@@ -477,23 +454,4 @@ impl Driver {
 
 fn part(values: &SharedValues, header: &TransferHeader) -> SharedValues {
     values.slice(header.keys.as_indices())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn the_end_of_the_loader_is_told_once() {
-        let (_events, tagged) = mpsc::channel(1);
-        let (done, jobs_done) = mpsc::channel(1);
-        let (loaded, batches_loaded) = mpsc::channel(1);
-        let mut inbox = Inbox { tagged, batches_loaded, jobs_done, has_loader: true };
-        loaded.send(BatchIndex(3)).await.unwrap();
-        drop(loaded);
-        assert!(matches!(inbox.next().await, Incoming::Loaded(BatchIndex(3))));
-        assert!(matches!(inbox.next().await, Incoming::LoaderEnded));
-        done.send(Done::Ended).await.unwrap();
-        assert!(matches!(inbox.next().await, Incoming::Done(Done::Ended)));
-    }
 }

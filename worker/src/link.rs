@@ -35,6 +35,15 @@ enum Outgoing {
     Transfer(Box<TransferHeader>, SharedValues),
 }
 
+/// What values are pulled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Purpose {
+    Training,
+    /// To replace those for training, if they come in time.
+    Fresher,
+    Evaluation,
+}
+
 /// Where the answer to a pull goes.
 #[derive(Clone, Debug)]
 pub(crate) struct Expected {
@@ -42,8 +51,8 @@ pub(crate) struct Expected {
     pub(crate) destination: Destination,
 }
 
-/// What is expected from one server, by shard: for training and for evaluation.
-type Expectations = Arc<Mutex<BTreeMap<(ShardId, bool), Expected>>>;
+/// What is expected from one server, by shard and purpose.
+type Expectations = Arc<Mutex<BTreeMap<(ShardId, Purpose), Expected>>>;
 
 #[derive(Debug, Default)]
 struct Link {
@@ -140,10 +149,10 @@ impl Links {
         }
     }
 
-    pub(crate) fn expect(&self, server: ServerId, shard: ShardId, snapshot: bool, expected: Expected) {
+    pub(crate) fn expect(&self, server: ServerId, shard: ShardId, purpose: Purpose, expected: Expected) {
         if let Some(link) = self.links.get(&server) {
             let mut all = link.expected.lock().unwrap_or_else(PoisonError::into_inner);
-            all.insert((shard, snapshot), expected);
+            all.insert((shard, purpose), expected);
         }
     }
 
@@ -331,11 +340,10 @@ impl Inward {
 
     fn destination_of(&self, header: &TransferHeader) -> Option<Destination> {
         let expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
-        let wanted = |snapshot| {
-            let expected: &Expected = expected.get(&(header.shard, snapshot))?;
-            (expected.request == header.sequence.0).then(|| expected.destination.clone())
-        };
-        wanted(false).or_else(|| wanted(true))
+        let purposes = [Purpose::Training, Purpose::Fresher, Purpose::Evaluation];
+        let mut all = purposes.iter().filter_map(|purpose| expected.get(&(header.shard, *purpose)));
+        all.find(|expected| expected.request == header.sequence.0)
+            .map(|expected| expected.destination.clone())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Batches gathered ahead of their use, on a thread of their own.
 //!
-//! A batch is asked for by its index; the thread looks up which samples that is ([`DataOrder`]) and copies
+//! A batch is asked for by its first unit and their number; the thread looks up which samples that is ([`DataOrder`]) and copies
 //! their rows into one of a few buffers that go round: asked for, filled, taken, given back. Once each buffer
 //! has been used there is no allocation, apart from the data order's own.
 
@@ -52,7 +52,10 @@ pub enum LoaderError {
     ThreadEnded,
 }
 
-type Filled = (BatchIndex, Result<Batch, LoaderError>);
+/// What a batch is asked for by: its first unit and their number.
+type Asked = (BatchIndex, u64);
+
+type Filled = (Asked, Result<Batch, LoaderError>);
 
 /// Gathers batches on a thread, which ends when this is dropped.
 #[derive(Debug)]
@@ -60,11 +63,11 @@ pub struct Loader {
     batch_count: u64,
     input_count: usize,
     /// `None` only while dropping: closing it ends the thread.
-    requests: Option<SyncSender<(BatchIndex, Batch)>>,
+    requests: Option<SyncSender<(Asked, Batch)>>,
     filled: Receiver<Filled>,
     thread: Option<JoinHandle<()>>,
     /// Asked for and still with the thread, in order.
-    pending: VecDeque<BatchIndex>,
+    pending: VecDeque<Asked>,
     /// Filled and not yet taken, since another batch was waited for.
     ready: Vec<Filled>,
     /// Buffers at rest.
@@ -72,8 +75,8 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Starts the thread, for batches of `dataset` in `order`. It calls `ready` with each batch that can be taken without
-    /// waiting.
+    /// Starts the thread, for batches of `dataset` in `order`. It calls `ready` with each batch, and its number of units, that can be
+    /// taken without waiting.
     ///
     /// # Errors
     ///
@@ -81,7 +84,7 @@ impl Loader {
     pub fn start(
         dataset: Arc<Dataset>,
         order: DataOrder,
-        ready: impl Fn(BatchIndex) + Send + 'static,
+        ready: impl Fn(BatchIndex, u64) + Send + 'static,
     ) -> Result<Self, LoaderError> {
         let batch_count = order.batch_count();
         let input_count = dataset.input_count as usize;
@@ -104,16 +107,17 @@ impl Loader {
         })
     }
 
-    /// Asks for a batch, without waiting. Asking again for one that is on its way or ready changes nothing.
+    /// Asks for the batch of `units` units from `index` on, without waiting; at the end of the run it is what is left. Asking again for one that is on its way or ready changes nothing.
     ///
     /// # Errors
     ///
     /// [`LoaderError::NoSuchBatch`], [`LoaderError::TooManyRequested`], [`LoaderError::ThreadEnded`].
-    pub fn request(&mut self, index: BatchIndex) -> Result<(), LoaderError> {
+    pub fn request(&mut self, index: BatchIndex, units: u64) -> Result<(), LoaderError> {
+        let asked = (index, units);
         if index.0 >= self.batch_count {
             return Err(LoaderError::NoSuchBatch { index, count: self.batch_count });
         }
-        if self.pending.contains(&index) || self.ready.iter().any(|(ready, _)| *ready == index) {
+        if self.pending.contains(&asked) || self.ready.iter().any(|(ready, _)| *ready == asked) {
             return Ok(());
         }
         if self.pending.len() + self.ready.len() >= REQUESTS_MAX {
@@ -121,8 +125,8 @@ impl Loader {
         }
         let buffer = self.spare.pop().unwrap_or_else(|| Batch::with_capacity(0, self.input_count));
         let requests = self.requests.as_ref().ok_or(LoaderError::ThreadEnded)?;
-        requests.send((index, buffer)).map_err(|_| LoaderError::ThreadEnded)?;
-        self.pending.push_back(index);
+        requests.send((asked, buffer)).map_err(|_| LoaderError::ThreadEnded)?;
+        self.pending.push_back(asked);
         Ok(())
     }
 
@@ -131,15 +135,16 @@ impl Loader {
     /// # Errors
     ///
     /// Those of [`Self::request`], and [`LoaderError::NoSuchSample`].
-    pub fn take(&mut self, index: BatchIndex) -> Result<Batch, LoaderError> {
-        self.request(index)?;
-        if let Some(place) = self.ready.iter().position(|(ready, _)| *ready == index) {
+    pub fn take(&mut self, index: BatchIndex, units: u64) -> Result<Batch, LoaderError> {
+        self.request(index, units)?;
+        let asked = (index, units);
+        if let Some(place) = self.ready.iter().position(|(ready, _)| *ready == asked) {
             return self.ready.swap_remove(place).1;
         }
         loop {
             let (arrived, batch) = self.filled.recv().map_err(|_| LoaderError::ThreadEnded)?;
             self.pending.retain(|pending| *pending != arrived);
-            if arrived == index {
+            if arrived == asked {
                 return batch;
             }
             self.ready.push((arrived, batch));
@@ -168,18 +173,18 @@ impl Drop for Loader {
 fn serve(
     dataset: &Dataset,
     mut order: DataOrder,
-    asked: &Receiver<(BatchIndex, Batch)>,
+    asked: &Receiver<(Asked, Batch)>,
     done: &SyncSender<Filled>,
-    ready: impl Fn(BatchIndex),
+    ready: impl Fn(BatchIndex, u64),
 ) {
     let mut samples = Vec::new();
-    while let Ok((index, mut batch)) = asked.recv() {
-        order.samples(index, &mut samples);
+    while let Ok(((index, units), mut batch)) = asked.recv() {
+        order.samples(index, units, &mut samples);
         let outcome = gather(dataset, index, &samples, &mut batch);
-        if done.send((index, outcome.map(|()| batch))).is_err() {
+        if done.send(((index, units), outcome.map(|()| batch))).is_err() {
             return;
         }
-        ready(index);
+        ready(index, units);
     }
 }
 
@@ -219,12 +224,12 @@ mod tests {
     }
 
     fn loader() -> Loader {
-        Loader::start(dataset(), order(), |_| ()).unwrap()
+        Loader::start(dataset(), order(), |_, _| ()).unwrap()
     }
 
-    fn labels(index: u64) -> Vec<u32> {
+    fn labels(index: u64, units: u64) -> Vec<u32> {
         let mut samples = Vec::new();
-        order().samples(BatchIndex(index), &mut samples);
+        order().samples(BatchIndex(index), units, &mut samples);
         samples
     }
 
@@ -232,8 +237,8 @@ mod tests {
     fn a_batch_holds_the_samples_of_the_order_with_their_own_rows() {
         let mut loader = loader();
         for index in 0..8 {
-            let batch = loader.take(BatchIndex(index)).unwrap();
-            assert_eq!(batch.examples().labels(), labels(index));
+            let batch = loader.take(BatchIndex(index), 1).unwrap();
+            assert_eq!(batch.examples().labels(), labels(index, 1));
             for (row, label) in batch.examples().inputs().chunks(2).zip(batch.examples().labels()) {
                 assert_eq!(row, [*label as f32, -(*label as f32)]);
             }
@@ -242,13 +247,24 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_of_several_units_holds_them_one_after_another() {
+        let mut loader = loader();
+        loader.request(BatchIndex(1), 1).unwrap();
+        for (index, units) in [(1, 3), (0, 2), (6, 5), (1, 1)] {
+            let batch = loader.take(BatchIndex(index), units).unwrap();
+            assert_eq!(batch.examples().labels(), labels(index, units));
+            assert_eq!(batch.samples(), (units * 4).min(30 - index * 4) as usize);
+        }
+    }
+
+    #[test]
     fn batches_may_be_taken_in_another_order_than_asked_for_and_twice() {
         let mut loader = loader();
         for index in [0, 1, 2, 3, 1] {
-            loader.request(BatchIndex(index)).unwrap();
+            loader.request(BatchIndex(index), 1).unwrap();
         }
         for index in [2, 0, 3, 1, 7, 1] {
-            assert_eq!(loader.take(BatchIndex(index)).unwrap().examples().labels(), labels(index));
+            assert_eq!(loader.take(BatchIndex(index), 1).unwrap().examples().labels(), labels(index, 1));
         }
         assert!(loader.pending.is_empty() && loader.ready.is_empty());
     }
@@ -257,23 +273,23 @@ mod tests {
     fn a_batch_past_the_end_or_one_too_many_is_refused() {
         let mut loader = loader();
         assert_eq!(
-            loader.request(BatchIndex(8)),
+            loader.request(BatchIndex(8), 1),
             Err(LoaderError::NoSuchBatch { index: BatchIndex(8), count: 8 })
         );
-        let mut long = Loader::start(dataset(), DataOrder::new(7, 10, 1, 3), |_| ()).unwrap();
+        let mut long = Loader::start(dataset(), DataOrder::new(7, 10, 1, 3), |_, _| ()).unwrap();
         for index in 0..REQUESTS_MAX as u64 {
-            long.request(BatchIndex(index)).unwrap();
+            long.request(BatchIndex(index), 1).unwrap();
         }
         let index = BatchIndex(REQUESTS_MAX as u64);
-        assert_eq!(long.request(index), Err(LoaderError::TooManyRequested { index }));
-        long.take(BatchIndex(3)).unwrap();
-        long.request(index).unwrap();
+        assert_eq!(long.request(index, 1), Err(LoaderError::TooManyRequested { index }));
+        long.take(BatchIndex(3), 1).unwrap();
+        long.request(index, 1).unwrap();
     }
 
     #[test]
     fn an_order_for_another_dataset_is_an_error_not_a_panic() {
-        let mut loader = Loader::start(dataset(), DataOrder::new(7, 11, 11, 1), |_| ()).unwrap();
-        let error = loader.take(BatchIndex(0)).unwrap_err();
+        let mut loader = Loader::start(dataset(), DataOrder::new(7, 11, 11, 1), |_, _| ()).unwrap();
+        let error = loader.take(BatchIndex(0), 1).unwrap_err();
         assert_eq!(error, LoaderError::NoSuchSample { index: BatchIndex(0), sample: 10, count: 10 });
     }
 
@@ -284,29 +300,29 @@ mod tests {
         let (_, filled) = sync_channel(REQUESTS_MAX);
         loader.requests = Some(requests);
         loader.filled = filled;
-        assert_eq!(loader.take(BatchIndex(0)).unwrap_err(), LoaderError::ThreadEnded);
+        assert_eq!(loader.take(BatchIndex(0), 1).unwrap_err(), LoaderError::ThreadEnded);
         drop(asked);
-        assert_eq!(loader.request(BatchIndex(1)), Err(LoaderError::ThreadEnded));
+        assert_eq!(loader.request(BatchIndex(1), 1), Err(LoaderError::ThreadEnded));
     }
 
     #[test]
     fn a_panic_of_the_thread_lets_go_of_what_tells_of_batches() {
         let (ready, told) = std::sync::mpsc::channel();
-        let mut loader = Loader::start(dataset(), order(), move |index| {
+        let mut loader = Loader::start(dataset(), order(), move |index, _| {
             ready.send(index).unwrap();
             assert_eq!(index, BatchIndex(0), "no more than that");
         })
         .unwrap();
-        loader.request(BatchIndex(0)).unwrap();
-        loader.request(BatchIndex(1)).unwrap();
+        loader.request(BatchIndex(0), 1).unwrap();
+        loader.request(BatchIndex(1), 1).unwrap();
         assert_eq!(told.iter().collect::<Vec<_>>(), [BatchIndex(0), BatchIndex(1)]);
     }
 
     #[test]
     fn the_thread_ends_when_the_loader_is_dropped() {
         let dataset = dataset();
-        let mut loader = Loader::start(dataset.clone(), order(), |_| ()).unwrap();
-        loader.request(BatchIndex(1)).unwrap();
+        let mut loader = Loader::start(dataset.clone(), order(), |_, _| ()).unwrap();
+        loader.request(BatchIndex(1), 1).unwrap();
         assert_eq!(Arc::strong_count(&dataset), 2);
         drop(loader);
         assert_eq!(Arc::strong_count(&dataset), 1);

@@ -139,12 +139,12 @@ fn gradients_and_batches_allocate_nothing_in_the_steady_state() {
 
     let dataset = load(&DataSettings { spec: DatasetSpec::Digits, dir: None, limit: None }).unwrap();
     let order = DataOrder::new(1, dataset.train.len() as u64, SAMPLES as u64, 4);
-    let mut loader = Loader::start(Arc::new(dataset), order, |_| ()).unwrap();
+    let mut loader = Loader::start(Arc::new(dataset), order, |_, _| ()).unwrap();
     let mut indices = 0..;
     let twenty = counted(|| {
         for index in indices.by_ref().take(20) {
-            loader.request(BatchIndex(index + 1)).unwrap();
-            let batch = loader.take(BatchIndex(index)).unwrap();
+            loader.request(BatchIndex(index + 1), 1).unwrap();
+            let batch = loader.take(BatchIndex(index), 1).unwrap();
             loader.give_back(batch);
         }
     });

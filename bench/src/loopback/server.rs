@@ -18,7 +18,15 @@ use super::{BenchError, Cell, say};
 pub fn run(cell: &Cell, index: u32, keys: PathBuf, out: PathBuf) -> Result<(), BenchError> {
     let ready = Box::new(|address: SocketAddr| say(&format!("ready {address}")));
     let bind = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let options = ServerOptions { index: ServerId(index), resolved: cell.resolve()?, bind, keys, out, ready };
+    let options = ServerOptions {
+        index: ServerId(index),
+        resolved: cell.resolve()?,
+        bind,
+        keys,
+        out,
+        trace: false,
+        ready,
+    };
     std::thread::spawn(|| {
         // Whoever holds the other end has what it wants, or is gone.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());

@@ -186,7 +186,7 @@ impl Worker {
     /// Asks for work, which no worker is given before all have asked; then pulls for the first time, which the servers hold until
     /// they have values.
     async fn await_others(&mut self) -> Result<(), BenchError> {
-        let ask = Ask { clock: self.clock, done: None, returned: None, report: None };
+        let ask = Ask { clock: self.clock, done: None, returned: None, compute_us: 0, report: None };
         self.send(0, &ToServer::Ask(ask)).await?;
         loop {
             match self.message().await? {

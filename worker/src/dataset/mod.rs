@@ -7,6 +7,7 @@
 mod digits;
 mod fashion;
 mod idx;
+mod noise;
 
 use std::path::PathBuf;
 
@@ -159,6 +160,18 @@ pub enum DatasetError {
         /// What it should be.
         wanted: &'static str,
     },
+    /// The noise asked for is none or too much.
+    #[error(
+        "{samples} samples of {dimensions} values of noise cannot be made: at least one of each, {limit} values at most"
+    )]
+    NoiseSize {
+        /// Values of one sample.
+        dimensions: u64,
+        /// Samples.
+        samples: u64,
+        /// Values that are made at most.
+        limit: u64,
+    },
     /// The settings leave nothing to train on.
     #[error("data.limit is 0, which leaves no sample to train on; set it to at least 1 or leave it out")]
     NothingLeft,
@@ -263,6 +276,7 @@ pub fn load(settings: &DataSettings) -> Result<Dataset, DatasetError> {
     let (mut train, test) = match settings.spec {
         DatasetSpec::Digits => digits::load()?,
         DatasetSpec::FashionMnist => fashion::load(settings.dir.as_deref())?,
+        DatasetSpec::Noise { dimensions, samples } => noise::load(dimensions, samples, settings.limit)?,
     };
     let (input_count, class_count) = (settings.spec.input_count(), settings.spec.class_count());
     if let Some(limit) = settings.limit {

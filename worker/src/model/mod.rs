@@ -1,14 +1,15 @@
 //! The models a worker trains: what it computes on, what it answers, and the built-in kinds.
 //!
 //! A model sees one flat slice of values, cut by its [`Layout`], and nothing of shards, clocks or the
-//! network. Read in this order: this file, `dense.rs` (the network), `loss.rs`, `product.rs` (the only unsafe
-//! code), [`pieces`] (one batch in several pieces, with the same bits as several workers).
+//! network. Read in this order: this file, `quadratic.rs` (a problem of which all is known), `dense.rs` (the
+//! network), `loss.rs`, `product.rs` (the only unsafe code), [`pieces`] (one batch in several pieces, with the same bits as several workers).
 
 mod dense;
 mod loss;
 pub mod parallel;
 pub mod pieces;
 mod product;
+mod quadratic;
 
 use slackline_core::layout::Layout;
 use slackline_core::model::ModelSpec;
@@ -43,7 +44,14 @@ pub trait Model: Send {
 /// of that size allocates.
 #[must_use]
 pub fn build(spec: &ModelSpec, input_count: u64, class_count: u64, largest_batch: usize) -> Box<dyn Model> {
-    Box::new(dense::Dense::new(spec, input_count, class_count, largest_batch))
+    match *spec {
+        ModelSpec::Quadratic { condition, noise } => {
+            Box::new(quadratic::Quadratic::new(condition, noise, input_count))
+        }
+        ModelSpec::Softmax | ModelSpec::Mlp { .. } => {
+            Box::new(dense::Dense::new(spec, input_count, class_count, largest_batch))
+        }
+    }
 }
 
 /// Examples in borrowed memory: a batch, a piece of one, or a chunk of a split.
@@ -156,7 +164,7 @@ impl Batch {
 /// How a model did on some examples. Sums, so that chunks and workers can be added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Evaluation {
-    /// Sum of the cross-entropy losses, in nats.
+    /// Sum of the losses: cross-entropy in nats, or what the model calls its loss.
     pub loss_sum: f64,
     /// Samples whose class was the model's first choice.
     pub correct: u64,
@@ -172,7 +180,7 @@ impl Evaluation {
         self.samples += other.samples;
     }
 
-    /// Mean loss in nats; zero for no samples.
+    /// Mean loss; zero for no samples.
     #[must_use]
     pub const fn loss(&self) -> f64 {
         if self.samples == 0 { 0.0 } else { self.loss_sum / self.samples as f64 }

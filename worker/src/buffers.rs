@@ -1,0 +1,113 @@
+//! The buffers that pulls are read into.
+
+use std::collections::BTreeMap;
+
+use slackline_core::ids::{KeyRange, ShardId};
+use slackline_core::partition::Partition;
+use slackline_net::Destination;
+
+/// A flat buffer that pulls are read into, and that is lent to a computing thread meanwhile.
+#[derive(Debug, Default)]
+pub(crate) struct Buffer {
+    destination: Option<Destination>,
+    pub(crate) spare: Vec<f32>,
+}
+
+impl Buffer {
+    /// Where the next pulls go.
+    pub(crate) fn destination(&mut self, flat: KeyRange) -> Option<Destination> {
+        if self.destination.is_none() {
+            let mut values = std::mem::take(&mut self.spare);
+            values.resize(flat.len as usize, 0.0);
+            self.destination = Destination::new(flat, values).ok();
+        }
+        self.destination.clone()
+    }
+
+    /// The values that were pulled last. With local steps it can be that none were since.
+    pub(crate) fn lend(&mut self, flat: KeyRange) -> Vec<f32> {
+        self.destination(flat);
+        self.destination.take().map_or_else(Vec::new, |destination| destination.take())
+    }
+}
+
+/// Values that come while others are still waited for, and replace those that came before them. They stay beside the flat buffer until
+/// it is lent: what is read into that may be in the middle of a transfer.
+#[derive(Debug)]
+pub(crate) struct Fresher {
+    partition: Partition,
+    coming: BTreeMap<ShardId, Destination>,
+    adopted: BTreeMap<ShardId, Vec<f32>>,
+}
+
+impl Fresher {
+    pub(crate) const fn new(partition: Partition) -> Self {
+        Self { partition, coming: BTreeMap::new(), adopted: BTreeMap::new() }
+    }
+
+    /// Where the next values of a shard go.
+    pub(crate) fn destination(&mut self, shard: ShardId) -> Option<Destination> {
+        let keys = self.partition.range(shard);
+        let destination = Destination::new(keys, vec![0.0; keys.len as usize]).ok()?;
+        self.coming.insert(shard, destination.clone());
+        Some(destination)
+    }
+
+    /// What came for a shard is to be used.
+    pub(crate) fn adopt(&mut self, shard: ShardId) {
+        if let Some(destination) = self.coming.remove(&shard) {
+            self.adopted.insert(shard, destination.take());
+        }
+    }
+
+    /// The shard is pulled for another iteration.
+    pub(crate) fn forget(&mut self, shard: ShardId) {
+        self.coming.remove(&shard);
+        self.adopted.remove(&shard);
+    }
+
+    /// Writes what is to be used over the flat values.
+    pub(crate) fn write_to(&mut self, values: &mut [f32]) {
+        for (shard, fresher) in std::mem::take(&mut self.adopted) {
+            if let Some(place) = values.get_mut(self.partition.range(shard).as_indices())
+                && place.len() == fresher.len()
+            {
+                place.copy_from_slice(&fresher);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_that_nothing_was_read_into_still_has_its_values() {
+        let flat = KeyRange::new(0, 3);
+        let mut buffer = Buffer { destination: None, spare: vec![1.0, 2.0, 3.0] };
+        assert_eq!(buffer.lend(flat), [1.0, 2.0, 3.0]);
+        assert_eq!(buffer.lend(flat), [0.0; 3], "what is lent is gone until it is given back");
+    }
+
+    #[test]
+    fn fresher_values_replace_those_of_their_shard_once_they_are_adopted() {
+        let mut fresher = Fresher::new(Partition::new(48, 1, 3));
+        let mut values = vec![5.0; 48];
+        for shard in [0, 2] {
+            assert!(fresher.destination(ShardId(shard)).is_some());
+        }
+        fresher.write_to(&mut values);
+        assert_eq!(values, [5.0; 48], "they have only been asked for");
+        fresher.adopt(ShardId(2));
+        fresher.adopt(ShardId(1));
+        fresher.write_to(&mut values);
+        assert_eq!(values[..32], [5.0; 32]);
+        assert_eq!(values[32..], [0.0; 16]);
+        values.fill(6.0);
+        fresher.adopt(ShardId(0));
+        fresher.forget(ShardId(0));
+        fresher.write_to(&mut values);
+        assert_eq!(values, [6.0; 48], "another iteration has begun");
+    }
+}
