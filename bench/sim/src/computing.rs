@@ -1,0 +1,145 @@
+//! What a worker's shell computes: batches, gradients, evaluations, each with its virtual time.
+
+use std::time::Duration;
+
+use slackline_core::ids::{BatchIndex, Clock, Moment, Sequence, ShardId};
+use slackline_worker_core::Event;
+
+use crate::engine::{Assignment, Gradient, Job, Snapshot};
+use crate::failure::SimFailure;
+use crate::links::duration;
+use crate::timeline::Track;
+use crate::workers::Buffer;
+use crate::world::{Happening, World};
+
+/// Batches that a process has asked for and not computed; the coordinator gives two at most, and a fence makes it forget them.
+const BATCHES_MAX: usize = 8;
+
+/// A gradient that is being computed.
+pub(crate) struct Computing {
+    sequence: Sequence,
+    clock: Clock,
+    samples: u32,
+    since: Moment,
+    /// For how long the process has stood still meanwhile.
+    pub(crate) stood_still: Duration,
+    /// Nobody wants it any more.
+    is_abandoned: bool,
+    job: Job,
+}
+
+impl World {
+    /// A batch is in memory as soon as it is asked for: the loader reads ahead.
+    pub(crate) fn load(&mut self, process: usize, batch: BatchIndex, units: u32) {
+        let batches = &mut self.processes[process].batches;
+        if batches.len() == BATCHES_MAX {
+            batches.pop_front();
+        }
+        batches.push_back((batch, units));
+        self.agenda.at(self.agenda.now(), Happening::Loaded { process, batch });
+    }
+
+    pub(crate) fn compute(
+        &mut self,
+        process: usize,
+        sequence: Sequence,
+        batch: BatchIndex,
+        (clock, adopted): (Clock, Vec<ShardId>),
+    ) {
+        let now = self.now();
+        let config = self.plan.config();
+        let keeps = config.local.is_some_and(|local| local.fragments > 1);
+        let state = &mut self.processes[process];
+        let place = state.batches.iter().position(|(loaded, _)| *loaded == batch);
+        let units = place.and_then(|place| state.batches.remove(place)).map_or(1, |(_, units)| units);
+        let samples = self.plan.order.batch_len(batch, u64::from(units));
+        let share = samples as f64 / config.train.batch as f64;
+        let seconds = config.stragglers.seconds(config.seed, state.id(), clock.0, config.workers, share);
+        let local = state.local.take().map(|mut local| {
+            local.begins(state.worker.member().map(|(_, incarnation)| incarnation));
+            local
+        });
+        let snapshot = snapshot(&mut state.training, keeps);
+        let job = self.engine.start(Assignment { snapshot, batch, units, clock, adopted, local });
+        if self.timeline.is_open() {
+            self.timeline.between(state.id(), &state.track, now);
+        }
+        state.number += 1;
+        let (stood_still, samples) = (Duration::ZERO, samples as u32);
+        let (since, is_abandoned) = (now, false);
+        state.computing = Some(Computing { sequence, clock, samples, since, stood_still, is_abandoned, job });
+        self.counts.computing += 1;
+        let number = state.number;
+        self.agenda.at(now.after(duration(seconds)), Happening::Computed { process, number });
+    }
+
+    /// A gradient is due.
+    pub(crate) fn computed(&mut self, process: usize, number: u64) -> Result<(), SimFailure> {
+        let now = self.now();
+        let state = &mut self.processes[process];
+        if state.number != number {
+            return Ok(());
+        }
+        let Some(computing) = &mut state.computing else { return Ok(()) };
+        let still = std::mem::take(&mut computing.stood_still);
+        if !still.is_zero() {
+            self.agenda.at(now.after(still), Happening::Computed { process, number });
+            return Ok(());
+        }
+        let Some(computing) = state.computing.take() else { return Ok(()) };
+        let Computing { sequence, clock, samples, since, is_abandoned, job, .. } = computing;
+        self.counts.computing -= 1;
+        let Gradient { values, loss, bad_key, local } = self.engine.finish(job, is_abandoned)?;
+        state.local = local;
+        state.gradients.push_back((sequence, values));
+        state.track = Track { since: Some(now), ..Track::default() };
+        if self.timeline.is_open() {
+            self.timeline.computed(state.id(), since, now);
+        }
+        if !loss.is_finite() || bad_key.is_some() {
+            self.diverged.get_or_insert(clock);
+        }
+        self.stirred = now;
+        self.worker_event(process, Event::GradientReady { sequence, bad_key, loss, samples });
+        Ok(())
+    }
+
+    /// Nobody wants a gradient any more: its time is over at once.
+    pub(crate) fn abandon(&mut self, process: usize, sequence: Sequence) {
+        let state = &mut self.processes[process];
+        if let Some(computing) = state.computing.as_mut().filter(|computing| computing.sequence == sequence) {
+            (computing.stood_still, computing.is_abandoned) = (Duration::ZERO, true);
+            let number = state.number;
+            self.agenda.at(self.agenda.now(), Happening::Computed { process, number });
+        }
+    }
+
+    pub(crate) fn release(&mut self, process: usize, sequence: Sequence) {
+        let now = self.now();
+        let state = &mut self.processes[process];
+        if let Some(place) = state.gradients.iter().position(|(number, _)| *number == sequence)
+            && let Some((_, gradient)) = state.gradients.remove(place)
+        {
+            self.engine.recycle(gradient);
+        }
+        state.track.pushed = Some(now);
+    }
+
+    /// Measures the values that were pulled for it. It takes no virtual time: a worker evaluates beside its training.
+    pub(crate) fn evaluate(&mut self, process: usize, at_samples: u64) {
+        let snapshot = snapshot(&mut self.processes[process].evaluation, false);
+        let (loss, accuracy) = self.engine.evaluate(&snapshot);
+        self.agenda.at(self.agenda.now(), Happening::Measured { process, at_samples, loss, accuracy });
+    }
+}
+
+/// The values that were pulled, with their shards. What still comes for these pulls is thrown away; the values are kept where the next
+/// iteration may do without new ones.
+fn snapshot(buffers: &mut [Buffer], keeps: bool) -> Snapshot {
+    let take = |(shard, buffer): (usize, &mut Buffer)| {
+        buffer.request = None;
+        let values = if keeps { buffer.values.clone() } else { buffer.values.take() };
+        Some((ShardId(shard as u32), values?))
+    };
+    buffers.iter_mut().enumerate().filter_map(take).collect()
+}

@@ -1,0 +1,356 @@
+//! The shell of a worker: its buffers, its gradients, its clock.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use slackline_core::ids::{BatchIndex, Moment, Sequence, ServerId, ShardId, WorkerId};
+use slackline_core::wire::{Served, ToPeer, ToServer, TransferHeader, Work};
+use slackline_worker_core::{Effect, Event, Worker, WorkerError};
+
+use crate::computing::Computing;
+use crate::engine::Local;
+use crate::network::{Cargo, Inward};
+use crate::timeline::Track;
+use crate::world::{Happening, World};
+
+/// How a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Running,
+    Gone,
+}
+
+/// Where the answers to the pulls of one shard go: the number that is waited for, and what came.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Buffer {
+    pub(crate) request: Option<u64>,
+    pub(crate) values: Option<Arc<Vec<f32>>>,
+}
+
+impl Buffer {
+    const fn waiting_for(request: u64) -> Self {
+        Self { request: Some(request), values: None }
+    }
+
+    /// Takes what was asked for, and says whether it was.
+    fn take_in(&mut self, request: u64, values: &Arc<Vec<f32>>) -> bool {
+        let is_it = self.request == Some(request);
+        if is_it {
+            self.values = Some(Arc::clone(values));
+        }
+        is_it
+    }
+}
+
+/// One worker process.
+pub(crate) struct Process {
+    pub(crate) worker: Worker,
+    /// Its machine.
+    pub(crate) slot: usize,
+    life: Life,
+    pub(crate) paused_until: Moment,
+    /// The present connection to each server.
+    pub(crate) links: Vec<Option<usize>>,
+    /// For training, for values that may take the place of these, and for an evaluation, by shard.
+    pub(crate) training: Vec<Buffer>,
+    fresher: Vec<Buffer>,
+    pub(crate) evaluation: Vec<Buffer>,
+    /// Batches that were asked for, with their units.
+    pub(crate) batches: VecDeque<(BatchIndex, u32)>,
+    /// What it keeps between iterations where it takes local steps; elsewhere, or while that is in use, none.
+    pub(crate) local: Option<Box<Local>>,
+    pub(crate) computing: Option<Computing>,
+    /// The number of the gradient that is computed, or of the last one.
+    pub(crate) number: u64,
+    /// Gradients that servers have not answered yet, oldest first.
+    pub(crate) gradients: VecDeque<(Sequence, Arc<Vec<f32>>)>,
+    timer: u64,
+    pub(crate) track: Track,
+    /// Bytes sent and received.
+    wire: (u64, u64),
+}
+
+impl Process {
+    pub(crate) fn is_running(&self) -> bool {
+        self.life == Life::Running
+    }
+
+    pub(crate) fn id(&self) -> WorkerId {
+        self.worker.member().map_or(WorkerId(self.slot as u32), |(worker, _)| worker)
+    }
+
+    /// Whether a number is that of the pull for training that the process waits for.
+    pub(crate) fn expects(&self, shard: ShardId, request: u64) -> bool {
+        self.training[shard.0 as usize].request == Some(request)
+    }
+
+    /// Lets go of all that it holds.
+    fn end(&mut self) -> Vec<usize> {
+        self.life = Life::Gone;
+        self.gradients.clear();
+        for buffers in [&mut self.training, &mut self.fresher, &mut self.evaluation] {
+            buffers.fill(Buffer::default());
+        }
+        self.local = None;
+        self.links.iter_mut().filter_map(Option::take).collect()
+    }
+}
+
+impl World {
+    /// A worker process starts on a machine.
+    pub(crate) fn start_process(&mut self, slot: usize) {
+        if self.slots[slot].is_some() {
+            self.pending -= 1;
+        }
+        let now = self.now();
+        let shards = self.shards.len();
+        self.slots[slot] = Some(self.processes.len());
+        self.processes.push(Process {
+            worker: Worker::new(self.plan.worker_settings(), now),
+            slot,
+            life: Life::Running,
+            paused_until: now,
+            links: vec![None; self.servers.len()],
+            training: vec![Buffer::default(); shards],
+            fresher: vec![Buffer::default(); shards],
+            evaluation: vec![Buffer::default(); shards],
+            batches: VecDeque::new(),
+            local: self.engine.local(),
+            computing: None,
+            number: 0,
+            gradients: VecDeque::new(),
+            timer: 0,
+            track: Track::default(),
+            wire: (0, 0),
+        });
+        self.tick(self.processes.len() - 1);
+    }
+
+    /// A process is gone with all it knew.
+    pub(crate) fn crash_process(&mut self, process: usize) {
+        let state = &mut self.processes[process];
+        if !state.is_running() {
+            return;
+        }
+        let links = state.end();
+        self.counts.computing -= u64::from(state.computing.take().is_some());
+        self.links.reset(state.slot);
+        for connection in links {
+            self.fall_silent(connection);
+        }
+        self.look_for_life();
+    }
+
+    /// A process stands still until a moment, with what it computes.
+    pub(crate) fn pause_process(&mut self, process: usize, until: Moment) {
+        let now = self.now();
+        let state = &mut self.processes[process];
+        let longer = until.since(state.paused_until.max(now));
+        state.paused_until = until;
+        if let Some(computing) = &mut state.computing {
+            computing.stood_still += longer;
+        }
+    }
+
+    /// A worker takes an event.
+    pub(crate) fn worker_event(&mut self, process: usize, event: Event) {
+        if !self.processes[process].is_running() {
+            return;
+        }
+        let is_tick = matches!(event, Event::Tick { .. });
+        let mut wakes = wakes(&event);
+        self.counts.events += 1;
+        let mut effects = std::mem::take(&mut self.scratch.worker);
+        let now = self.now();
+        self.processes[process].worker.handle(now, event, &mut effects);
+        for effect in effects.drain(..) {
+            wakes |= is_turn(&effect);
+            self.perform(process, effect);
+        }
+        self.scratch.worker = effects;
+        if wakes {
+            self.set_timer(process);
+            self.stirred = if is_tick { self.stirred } else { now };
+        }
+    }
+
+    fn tick(&mut self, process: usize) {
+        let (wire_sent, wire_received) = self.processes[process].wire;
+        self.worker_event(process, Event::Tick { wire_sent, wire_received });
+    }
+
+    /// Asks for the next tick. Most events only put it off, which is looked at when it comes.
+    fn set_timer(&mut self, process: usize) {
+        let state = &mut self.processes[process];
+        let Some(deadline) = state.worker.next_deadline().filter(|_| state.is_running()) else { return };
+        state.timer += 1;
+        let timer = state.timer;
+        self.agenda.at(deadline, Happening::WorkerTick { process, timer });
+    }
+
+    pub(crate) fn worker_tick(&mut self, process: usize, timer: u64) {
+        let state = &self.processes[process];
+        if state.timer != timer || !state.is_running() {
+            return;
+        }
+        match state.worker.next_deadline() {
+            Some(deadline) if deadline > self.now() => {
+                self.agenda.at(deadline, Happening::WorkerTick { process, timer });
+            }
+            _ => self.tick(process),
+        }
+    }
+
+    /// A message has come. Before what ends in a report, the byte counts are brought up to date.
+    pub(crate) fn worker_reads(&mut self, process: usize, server: ServerId, message: ToPeer) {
+        match &message {
+            ToPeer::Work(Work::Idle | Work::Done | Work::Evaluate { .. }) => self.tick(process),
+            ToPeer::Pushed(pushed) => {
+                let track = &mut self.processes[process].track;
+                track.push_held_us = track.push_held_us.max(pushed.held_us);
+            }
+            _ => {}
+        }
+        self.worker_event(process, Event::Message { server, message });
+    }
+
+    fn perform(&mut self, process: usize, effect: Effect) {
+        match effect {
+            Effect::Connect { server } => self.dial(process, server),
+            Effect::Disconnect { server } => {
+                if let Some(connection) = self.processes[process].links[server.0 as usize].take() {
+                    self.hang_up(connection);
+                }
+            }
+            Effect::Send { server, message } => {
+                let what = match message {
+                    ToServer::Pull(pull) => Inward::Pull(pull),
+                    message => Inward::Message(Box::new(message)),
+                };
+                self.send(process, server, what);
+            }
+            Effect::ExpectValues { shard, request, snapshot, .. } => {
+                let state = &mut self.processes[process];
+                let buffers = if snapshot { &mut state.evaluation } else { &mut state.training };
+                buffers[shard.0 as usize].request = Some(request);
+            }
+            Effect::ExpectFresher { shard, request, .. } => {
+                self.processes[process].fresher[shard.0 as usize] = Buffer::waiting_for(request);
+            }
+            Effect::AdoptFresher { shard } => {
+                let state = &mut self.processes[process];
+                let fresher = state.fresher[shard.0 as usize].values.take();
+                if fresher.is_some() {
+                    state.training[shard.0 as usize].values = fresher;
+                }
+            }
+            Effect::SendPush { server, header } => self.send_push(process, server, header),
+            Effect::SendInitial { server, header } => {
+                self.send_cargo(process, server, Cargo::Initial { shard: header.shard });
+            }
+            Effect::LoadBatch { batch, units } => self.load(process, batch, units),
+            Effect::Compute { sequence, batch, clock, adopted } => {
+                self.compute(process, sequence, batch, (clock, adopted));
+            }
+            Effect::Abandon { sequence } => self.abandon(process, sequence),
+            Effect::ReleaseGradient { sequence } => self.release(process, sequence),
+            Effect::Evaluate { at_samples, .. } => self.evaluate(process, at_samples),
+            Effect::Notice(_) => {}
+            Effect::Exit(result) => self.exit(process, result),
+        }
+    }
+
+    fn send(&mut self, process: usize, server: ServerId, what: Inward) {
+        if let Some(connection) = self.processes[process].links[server.0 as usize] {
+            self.send_inward(connection, what);
+        }
+    }
+
+    fn send_cargo(&mut self, process: usize, server: ServerId, cargo: Cargo) {
+        if let Some(connection) = self.processes[process].links[server.0 as usize] {
+            self.carry(connection, cargo);
+        }
+    }
+
+    fn send_push(&mut self, process: usize, server: ServerId, header: TransferHeader) {
+        let bytes = self.plan.shard_bytes[header.shard.0 as usize];
+        let state = &mut self.processes[process];
+        let Some((_, gradient)) = state.gradients.iter().find(|(number, _)| *number == header.sequence)
+        else {
+            return;
+        };
+        let Some(slot) = &mut self.shards[header.shard.0 as usize] else { return };
+        let mut part = slot.buffer();
+        // Without gradients there is nothing to send, and what the buffer holds is as good.
+        if let Some(values) = gradient.get(header.keys.as_indices()) {
+            part.copy_from_slice(values);
+        }
+        state.wire.0 += bytes;
+        self.counts.bytes_pushed += bytes;
+        self.send_cargo(process, server, Cargo::Push { header, gradient: part });
+    }
+
+    /// The answer to a pull is here; it is thrown away if it is not expected any more.
+    pub(crate) fn values_arrive(
+        &mut self,
+        process: usize,
+        server: usize,
+        (shard, request): (ShardId, u64),
+        served: Served,
+        values: Arc<Vec<f32>>,
+    ) {
+        let now = self.now();
+        let bytes = self.plan.shard_bytes[shard.0 as usize];
+        let state = &mut self.processes[process];
+        let place = shard.0 as usize;
+        if state.training[place].take_in(request, &values) {
+            state.track.pulled = Some(now);
+            state.track.pull_held_us = state.track.pull_held_us.max(served.held_us);
+        } else if !state.fresher[place].take_in(request, &values)
+            && !state.evaluation[place].take_in(request, &values)
+        {
+            return;
+        }
+        state.wire.1 += bytes;
+        self.counts.bytes_pulled += bytes;
+        let server = ServerId(server as u32);
+        self.worker_event(process, Event::ValuesArrived { server, shard, request, served });
+    }
+
+    fn exit(&mut self, process: usize, result: Result<(), WorkerError>) {
+        let state = &mut self.processes[process];
+        let (id, links) = (state.id(), state.end());
+        self.counts.computing -= u64::from(state.computing.take().is_some());
+        for connection in links {
+            self.hang_up(connection);
+        }
+        if let Err(error) = result {
+            self.blamed.get_or_insert_with(|| format!("{id}: {error}"));
+        }
+        self.look_for_life();
+    }
+}
+
+/// Whether an event can bring the next deadline nearer.
+const fn wakes(event: &Event) -> bool {
+    match event {
+        Event::Message { message, .. } => {
+            !matches!(message, ToPeer::Work(_) | ToPeer::Pushed(_) | ToPeer::Renewed)
+        }
+        Event::ValuesArrived { .. }
+        | Event::BatchLoaded { .. }
+        | Event::GradientReady { .. }
+        | Event::EvaluationReady { .. } => false,
+        _ => true,
+    }
+}
+
+/// Whether an effect does so.
+const fn is_turn(effect: &Effect) -> bool {
+    matches!(
+        effect,
+        Effect::Connect { .. }
+            | Effect::Disconnect { .. }
+            | Effect::Send { message: ToServer::Leave(_) | ToServer::Join(_) | ToServer::Register(_), .. }
+    )
+}

@@ -1,0 +1,367 @@
+//! The simulated world: what is due next happens, until the run is over.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use slackline_core::config::{Config, Incident, Resolved};
+use slackline_core::ids::{BatchIndex, Clock, Moment, ServerId, ShardId};
+use slackline_core::layout::Layout;
+use slackline_core::partition::Partition;
+use slackline_core::schedule::DataOrder;
+use slackline_core::wire::Progress;
+use slackline_server_core::control::End;
+use slackline_server_core::{ControlEffect, ControlEvent, ShardEffect, ShardEvent};
+use slackline_worker_core::{Effect, Event};
+
+use crate::agenda::{Agenda, Slab};
+use crate::engine::Engine;
+use crate::failure::SimFailure;
+use crate::links::{LinkCosts, Links, duration};
+use crate::network::{Connection, Inward, Outward, Transfer};
+use crate::results::Results;
+use crate::servers::Server;
+use crate::shards::ShardSlot;
+use crate::timeline::Timeline;
+use crate::workers::Process;
+
+/// Happenings between two looks at the real time.
+const LOOK_EVERY: u32 = 1000;
+
+/// Real time between two shows of the progress.
+const SHOW_EVERY: Duration = Duration::from_millis(200);
+
+/// Something that happens at a moment.
+#[derive(Debug)]
+pub(crate) enum Happening {
+    /// A worker process starts.
+    Start { slot: usize },
+    /// Something reaches the server's end of a connection.
+    AtServer { connection: usize, what: Inward },
+    /// Something reaches the worker's end of a connection.
+    AtWorker { connection: usize, what: Outward },
+    /// The first byte of a transfer reaches the receiver's link.
+    Reaches { transfer: u32 },
+    /// A transfer is complete.
+    Complete { transfer: u32 },
+    /// The owner of a shard is done with an event.
+    AtShard { shard: ShardId, boot: u64, event: Box<ShardEvent> },
+    /// The clock of a shard, due at a moment.
+    ShardTick { shard: ShardId, boot: u64, due: Moment },
+    /// A shard has told control that it has values.
+    HasValues { shard: ShardId, boot: u64 },
+    /// The clock of a server's loop, due at a moment.
+    ServerTick { server: usize, boot: u64, due: Moment },
+    /// The clock of a worker's loop; an older timer is void.
+    WorkerTick { process: usize, timer: u64 },
+    /// A batch is in memory.
+    Loaded { process: usize, batch: BatchIndex },
+    /// The gradient with this number is computed.
+    Computed { process: usize, number: u64 },
+    /// An evaluation is done.
+    Measured { process: usize, at_samples: u64, loss: f64, accuracy: f64 },
+    /// One of the configured incidents begins.
+    Befalls { incident: usize },
+    /// A process that stood still goes on, unless it has to stand still for longer by now.
+    Wakes { whom: Sleeper },
+    /// A server that crashed starts again.
+    Reboot { server: usize },
+}
+
+/// A process that can stand still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Sleeper {
+    Process(usize),
+    Server(usize),
+}
+
+/// What does not change while the run lasts.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) resolved: Resolved,
+    /// The division that the cores see. Without gradients each shard is as small as can be.
+    pub(crate) partition: Partition,
+    /// The layout that belongs to it.
+    pub(crate) layout: Arc<Layout>,
+    /// Bytes of each shard's values as they would go over the wire.
+    pub(crate) shard_bytes: Vec<u64>,
+    pub(crate) config_hash: u64,
+    pub(crate) data_hash: u64,
+    pub(crate) sample_count: u64,
+    pub(crate) order: DataOrder,
+    pub(crate) lease: Duration,
+    /// Seconds for each byte of gradient that a shard applies; zero for none.
+    pub(crate) apply_s: f64,
+    /// How often a server looks at the time.
+    pub(crate) tick: Duration,
+}
+
+impl Plan {
+    pub(crate) const fn config(&self) -> &Config {
+        &self.resolved.config
+    }
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Over {
+    Complete,
+    Failed(String),
+}
+
+/// What is counted beside what the workers report.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    /// Events that any core took.
+    pub(crate) events: u64,
+    /// Bytes of gradients sent and of values received, by the true sizes of the shards.
+    pub(crate) bytes_pushed: u64,
+    pub(crate) bytes_pulled: u64,
+    /// Over all applied pushes, the other pulls at the same shard whose pushes were still to come.
+    pub(crate) in_flight: u64,
+    /// Gradients being computed now.
+    pub(crate) computing: u64,
+}
+
+/// Everything there is.
+pub(crate) struct World {
+    pub(crate) plan: Plan,
+    pub(crate) agenda: Agenda<Happening>,
+    pub(crate) links: Links,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) shards: Vec<Option<ShardSlot>>,
+    pub(crate) processes: Vec<Process>,
+    /// The present process of each worker's machine.
+    pub(crate) slots: Vec<Option<usize>>,
+    pub(crate) connections: Vec<Connection>,
+    pub(crate) transfers: Slab<Transfer>,
+    pub(crate) engine: Engine,
+    pub(crate) timeline: Timeline,
+    pub(crate) results: Results,
+    pub(crate) counts: Counts,
+    /// The clock of the first gradient whose loss was not a finite number.
+    pub(crate) diverged: Option<Clock>,
+    /// What the first worker that failed said.
+    pub(crate) blamed: Option<String>,
+    /// When something other than the passing of time last happened.
+    pub(crate) stirred: Moment,
+    /// Those that stand still, with what has happened to them meanwhile.
+    pub(crate) asleep: BTreeMap<Sleeper, Vec<Happening>>,
+    /// Incidents and restarts that are still to come.
+    pub(crate) pending: usize,
+    pub(crate) over: Option<Over>,
+    pub(crate) scratch: Scratch,
+}
+
+/// Lists of effects, kept so that an event allocates none.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    pub(crate) control: Vec<ControlEffect>,
+    pub(crate) shard: Vec<ShardEffect>,
+    pub(crate) worker: Vec<Effect>,
+}
+
+impl World {
+    pub(crate) fn new(plan: Plan, engine: Engine, timeline: Timeline, results: Results) -> Self {
+        let config = plan.config();
+        let (workers, servers) = (config.workers as usize, config.servers as usize);
+        let costs = LinkCosts {
+            bandwidth: config.simulation.bandwidth,
+            latency: duration(config.simulation.latency_s),
+            loss: config.simulation.loss,
+        };
+        let links = Links::new(costs, workers + servers, config.seed);
+        let incidents = config.simulation.incidents.clone();
+        let mut world = Self {
+            agenda: Agenda::new(),
+            links,
+            servers: Vec::new(),
+            shards: Vec::new(),
+            processes: Vec::new(),
+            slots: vec![None; workers],
+            connections: Vec::new(),
+            transfers: Slab::default(),
+            engine,
+            timeline,
+            results,
+            counts: Counts::default(),
+            diverged: None,
+            blamed: None,
+            stirred: Moment(0),
+            asleep: BTreeMap::new(),
+            pending: incidents.len(),
+            over: None,
+            scratch: Scratch::default(),
+            plan,
+        };
+        world.open(workers, servers, &incidents);
+        world
+    }
+
+    fn open(&mut self, workers: usize, servers: usize, incidents: &[Incident]) {
+        self.shards.resize_with(self.plan.partition.shard_count() as usize, || None);
+        for server in 0..servers {
+            self.boot(server, server as u64 + 1);
+        }
+        for slot in 0..workers {
+            self.agenda.at(Moment(0), Happening::Start { slot });
+        }
+        for (index, incident) in incidents.iter().enumerate() {
+            let when = Moment(0).after(duration(incident.at_s));
+            self.agenda.at(when, Happening::Befalls { incident: index });
+        }
+    }
+
+    pub(crate) const fn now(&self) -> Moment {
+        self.agenda.now()
+    }
+
+    /// The machine of a worker's slot; servers come after all workers.
+    pub(crate) const fn machine_of_server(&self, server: usize) -> usize {
+        self.slots.len() + server
+    }
+
+    /// Runs to the end; `see` is shown the progress every now and then.
+    ///
+    /// # Errors
+    /// A computing thread is gone, a file cannot be written, or nothing moves any more.
+    pub(crate) fn run(&mut self, see: &mut dyn FnMut(&Progress)) -> Result<Over, SimFailure> {
+        let mut seen = Instant::now();
+        loop {
+            for _ in 0..LOOK_EVERY {
+                if let Some(over) = self.over.take() {
+                    return Ok(over);
+                }
+                let Some(what) = self.agenda.next() else {
+                    return Ok(Over::Failed("nothing is left that could happen".to_owned()));
+                };
+                self.happen(what)?;
+            }
+            if seen.elapsed() >= SHOW_EVERY {
+                seen = Instant::now();
+                let record = self.servers[0].control.record();
+                record.iter().for_each(|record| see(&record.progress(self.now())));
+            }
+        }
+    }
+
+    fn happen(&mut self, what: Happening) -> Result<(), SimFailure> {
+        let Some(what) = self.unless_asleep(what) else { return Ok(()) };
+        match what {
+            Happening::Start { slot } => self.start_process(slot),
+            Happening::AtServer { connection, what } => self.at_server(connection, what),
+            Happening::AtWorker { connection, what } => self.at_worker(connection, what),
+            Happening::Reaches { transfer } => self.reaches(transfer),
+            Happening::Complete { transfer } => self.complete(transfer),
+            Happening::AtShard { shard, boot, event } => self.at_shard(shard, boot, *event),
+            Happening::ShardTick { shard, boot, due } => self.shard_tick(shard, boot, due),
+            Happening::HasValues { shard, boot } => self.has_values(shard, boot),
+            Happening::ServerTick { server, boot, due } => self.server_tick(server, boot, due)?,
+            Happening::WorkerTick { process, timer } => self.worker_tick(process, timer),
+            Happening::Loaded { process, batch } => self.worker_event(process, Event::BatchLoaded { batch }),
+            Happening::Computed { process, number } => self.computed(process, number)?,
+            Happening::Measured { process, at_samples, loss, accuracy } => {
+                self.worker_event(process, Event::EvaluationReady { at_samples, loss, accuracy });
+            }
+            Happening::Befalls { incident } => self.befalls(incident),
+            Happening::Wakes { whom } => self.wakes(whom)?,
+            Happening::Reboot { server } => self.reboot(server),
+        }
+        self.take_failure()
+    }
+
+    /// What happens to a process that stands still happens when it goes on, in the same order.
+    fn unless_asleep(&mut self, what: Happening) -> Option<Happening> {
+        if self.asleep.is_empty() {
+            return Some(what);
+        }
+        match self.whom(&what).and_then(|whom| self.asleep.get_mut(&whom)) {
+            None => Some(what),
+            Some(held) => {
+                held.push(what);
+                None
+            }
+        }
+    }
+
+    /// The process that something happens to, if it has to be awake for it.
+    fn whom(&self, what: &Happening) -> Option<Sleeper> {
+        Some(match what {
+            Happening::AtServer { connection, .. } => Sleeper::Server(self.connections[*connection].server),
+            Happening::AtWorker { connection, .. } => Sleeper::Process(self.connections[*connection].process),
+            Happening::Complete { transfer } => {
+                let transfer = self.transfers.get(*transfer)?;
+                let link = &self.connections[transfer.connection];
+                if transfer.cargo.is_inward() {
+                    Sleeper::Server(link.server)
+                } else {
+                    Sleeper::Process(link.process)
+                }
+            }
+            Happening::AtShard { shard, .. }
+            | Happening::ShardTick { shard, .. }
+            | Happening::HasValues { shard, .. } => Sleeper::Server(self.plan.server_of(*shard)),
+            Happening::ServerTick { server, .. } => Sleeper::Server(*server),
+            Happening::WorkerTick { process, .. }
+            | Happening::Loaded { process, .. }
+            | Happening::Measured { process, .. } => Sleeper::Process(*process),
+            // What is computed stands still as well, and ends so much later.
+            Happening::Computed { .. }
+            | Happening::Start { .. }
+            | Happening::Reaches { .. }
+            | Happening::Befalls { .. }
+            | Happening::Wakes { .. }
+            | Happening::Reboot { .. } => return None,
+        })
+    }
+
+    /// A process goes on, and hears all that it has missed before anything else happens.
+    fn wakes(&mut self, whom: Sleeper) -> Result<(), SimFailure> {
+        if self.wakes_at(whom) > self.now() {
+            return Ok(());
+        }
+        let held = self.asleep.remove(&whom).unwrap_or_default();
+        held.into_iter().try_for_each(|what| self.happen(what))
+    }
+
+    /// A run in which nobody is left, or in which nothing moves, does not end by itself: it is said here what it waits for.
+    pub(crate) fn look_for_life(&mut self) {
+        let is_alive = self.processes.iter().any(Process::is_running);
+        if !is_alive && self.pending == 0 && self.over.is_none() {
+            let is_done = self.servers[0].control.record().is_some_and(|record| record.is_complete());
+            let blamed = self.blamed.take();
+            let text = blamed.unwrap_or_else(|| "no worker is left, and none comes back".to_owned());
+            // Whoever is still a member then is dead: the coordinator would only wait for its lease.
+            self.over = Some(if is_done { Over::Complete } else { Over::Failed(text) });
+        }
+    }
+
+    /// What a server's end means for the run.
+    pub(crate) fn server_ends(&mut self, server: usize, end: End) {
+        self.servers[server].up = false;
+        if server == 0 {
+            self.over = Some(match end {
+                End::Complete => Over::Complete,
+                End::Stopped(text) | End::Failed(text) => Over::Failed(text),
+            });
+        }
+    }
+
+    fn has_values(&mut self, shard: ShardId, boot: u64) {
+        let server = self.plan.server_of(shard);
+        if self.servers[server].boot == boot && self.servers[server].up {
+            self.control_event(server, ControlEvent::HasValues { shard });
+        }
+    }
+
+    fn take_failure(&mut self) -> Result<(), SimFailure> {
+        self.results.take_failure().map_or(Ok(()), |error| Err(error.into()))
+    }
+}
+
+impl Plan {
+    pub(crate) const fn server_of(&self, shard: ShardId) -> usize {
+        let ServerId(server) = self.partition.server_of(shard);
+        server as usize
+    }
+}
