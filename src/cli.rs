@@ -20,6 +20,16 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a whole experiment on this machine: servers, workers, throw-away keys, summary.
     Run(RunArgs),
+    /// Run the same experiment in virtual time: the same cores and gradients, simulated machines and links.
+    Sim(SimArgs),
+    /// Run an experiment over many configurations, draw its report, and judge its expectations.
+    Sweep(SweepArgs),
+    /// Draw the report of a sweep again.
+    Report(ReportArgs),
+    /// Replay the traces of a run against the definition of its policy; exits with 1 when it was broken.
+    CheckTrace(CheckTraceArgs),
+    /// Make a timeline of the traces of a run, for Perfetto or Chrome.
+    TraceExport(TraceExportArgs),
     /// Run one server of a cluster.
     Server(ServerArgs),
     /// Run one worker; any number, at any time.
@@ -74,9 +84,78 @@ pub(crate) struct Clustered {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) configured: Configured,
+    /// Trace every pull and push of each shard into trace/ of the results, for `check-trace` and `trace-export`.
+    #[arg(long)]
+    pub(crate) trace: bool,
     /// Here only to be refused with a reason.
     #[arg(long, value_name = "DIR", hide = true)]
     pub(crate) keys: Option<String>,
+}
+
+/// `slackline sim`.
+#[derive(Debug, Args)]
+pub(crate) struct SimArgs {
+    #[command(flatten)]
+    pub(crate) configured: Configured,
+    /// Compute no gradients: throughput, waiting, staleness and bytes only.
+    #[arg(long)]
+    pub(crate) timing_only: bool,
+    /// Threads that compute gradients; all processors by default. It changes no figure.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) threads: Option<u32>,
+}
+
+/// `slackline sweep`.
+#[derive(Debug, Args)]
+pub(crate) struct SweepArgs {
+    /// The sweep file; configs/experiments has some to begin with.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Folder of the results: results.csv, results.json, report.html, and every run.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: String,
+    /// Exit with 1 when an expectation of the file does not hold.
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Runs at once; all processors for simulated ones, one for real ones. It changes no result.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) jobs: Option<u32>,
+    /// Go on with a sweep that was interrupted or has changed; finished runs are kept.
+    #[arg(long)]
+    pub(crate) resume: bool,
+    /// scale=NAME takes the sweep at one of its scales; any other key is set for every run. Can be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) sets: Vec<String>,
+}
+
+/// `slackline report`.
+#[derive(Debug, Args)]
+pub(crate) struct ReportArgs {
+    /// Folder of the sweep's results.
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: String,
+}
+
+/// `slackline check-trace`.
+#[derive(Debug, Args)]
+pub(crate) struct CheckTraceArgs {
+    /// Folder of a run that was made with --trace.
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+}
+
+/// `slackline trace-export`.
+#[derive(Debug, Args)]
+pub(crate) struct TraceExportArgs {
+    /// Folder of a run that was made with --trace.
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+    /// The timeline's file; by default timeline.json beside the traces.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Largest size in MB; a longer run is thinned to fit.
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) megabytes: u64,
 }
 
 /// `slackline server`.
@@ -93,6 +172,9 @@ pub(crate) struct ServerArgs {
     /// Address that others reach this server at, HOST or HOST:PORT, where it is not the one that is bound.
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) advertise: Option<String>,
+    /// Trace every pull and push of each shard into trace/ of the results.
+    #[arg(long, hide = true)]
+    pub(crate) trace: bool,
     /// End when standard input ends: for a process that starts this one.
     #[arg(long, hide = true)]
     pub(crate) leash: bool,

@@ -14,6 +14,7 @@ use config::{ConfigError, Environment, File, FileFormat, Source, ValueKind};
 use slackline_core::config::{
     Config, Fault, Layer, Problem, Resolved, SECTIONS, SET_LAYER, VARIABLE_PREFIX, Value, key_of,
 };
+use slackline_core::stragglers::Slowness;
 
 /// Bytes of a configuration file; more than this is another file by mistake.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -54,6 +55,14 @@ pub(crate) enum ConfigurationError {
     /// The values are wrong; one line each.
     #[error("{}", lines(.0))]
     Problems(Vec<Problem>),
+    /// The file of recorded times is not there or is none.
+    #[error("stragglers.file = {}: {reason}", path.display())]
+    Recorded {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
 }
 
 fn lines(problems: &[Problem]) -> String {
@@ -75,17 +84,14 @@ pub(crate) fn load(
     let name = path.display().to_string();
     let mut layers = vec![Layer { name: name.clone(), values: parse(path, &text)? }];
     let mut problems = Vec::new();
-    let mut variables: Vec<_> = environment.into_iter().collect();
-    variables.sort();
-    let variables = variables.into_iter().filter_map(|(name, value)| variable_layer(name, value));
-    for layer in variables.chain(sets.iter().map(|set| set_layer(set))) {
+    for layer in variables(environment).chain(sets.iter().map(|set| set_layer(set))) {
         match layer {
             Ok(layer) => layers.push(layer),
             Err(problem) => problems.push(problem),
         }
     }
     match Config::resolve(&layers) {
-        Ok(resolved) if problems.is_empty() => return Ok(resolved),
+        Ok(resolved) if problems.is_empty() => return with_recorded_times(resolved),
         Ok(_) => {}
         Err(more) => problems.extend(more),
     }
@@ -95,6 +101,41 @@ pub(crate) fn load(
     // In the order of the file, then of the layers over it.
     problems.sort_by_key(|problem| (problem.layer != name, problem.line.unwrap_or(u32::MAX)));
     Err(ConfigurationError::Problems(problems))
+}
+
+/// Reads the file of recorded times, where the configuration names one.
+fn with_recorded_times(mut resolved: Resolved) -> Result<Resolved, ConfigurationError> {
+    if let Some(file) = &resolved.config.stragglers_file {
+        let failed = |reason: String| ConfigurationError::Recorded { path: PathBuf::from(file), reason };
+        let text = std::fs::read_to_string(file).map_err(|error| failed(error.to_string()))?;
+        resolved.config.stragglers.slowness =
+            Slowness::recorded(&text).map_err(|error| failed(error.to_string()))?;
+    }
+    Ok(resolved)
+}
+
+/// The layers that lie over a file: those of the environment, and those of `sets`.
+///
+/// # Errors
+///
+/// What is no text or no assignment; whether the keys are right, resolving tells.
+pub(crate) fn layers_over(
+    environment: impl IntoIterator<Item = (OsString, OsString)>,
+    sets: &[String],
+) -> Result<(Vec<Layer>, Vec<Layer>), ConfigurationError> {
+    let one = |problem: Problem| ConfigurationError::Problems(vec![problem]);
+    let environment = variables(environment).collect::<Result<_, _>>().map_err(one)?;
+    let sets = sets.iter().map(|set| set_layer(set)).collect::<Result<_, _>>().map_err(one)?;
+    Ok((environment, sets))
+}
+
+/// The layers of the environment, in the order of their names.
+fn variables(
+    environment: impl IntoIterator<Item = (OsString, OsString)>,
+) -> impl Iterator<Item = Result<Layer, Problem>> {
+    let mut variables: Vec<_> = environment.into_iter().collect();
+    variables.sort();
+    variables.into_iter().filter_map(|(name, value)| variable_layer(name, value))
 }
 
 fn read(path: &Path) -> Result<String, ConfigurationError> {

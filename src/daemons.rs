@@ -51,7 +51,7 @@ pub(crate) fn server(args: &ServerArgs) -> Result<u8, Failure> {
         let _ = writeln!(std::io::stdout(), "{index}{READY}{address}{bound}");
         let _ = std::io::stdout().flush();
     });
-    let options = ServerOptions { index, resolved, bind, keys, out, ready };
+    let options = ServerOptions { index, resolved, bind, keys, out, trace: args.trace, ready };
     serve(options).map_err(|error| Failure::of(error.is_users(), error)).map(|_| 0)
 }
 

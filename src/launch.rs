@@ -19,7 +19,7 @@ use crate::daemons::READY;
 use crate::failure::Failure;
 use crate::observer::{Observer, connector};
 use crate::progress::Display;
-use crate::{ERROR, keys, print, resolve, summary};
+use crate::{ERROR, keys, print, resolve, summary, traces};
 
 /// How long all servers together may take to be ready.
 const START: Duration = Duration::from_secs(30);
@@ -54,6 +54,9 @@ pub(crate) fn run(args: &RunArgs, log: Option<&str>) -> Result<u8, Failure> {
     }
     let resolved = resolve(configured)?;
     refuse_own(&resolved)?;
+    let out = &resolved.config.out;
+    traces::forget(Path::new(out))
+        .map_err(|error| Failure::world(format!("the former traces in {out} cannot be removed: {error}")))?;
     let keys = keys::throw_away(&std::env::temp_dir())
         .map_err(|error| Failure::world(format!("no temporary folder for the keys: {error}")))?;
     let key_folder = keys.path().join("keys");
@@ -65,6 +68,7 @@ pub(crate) fn run(args: &RunArgs, log: Option<&str>) -> Result<u8, Failure> {
         let (sender, told) = unbounded_channel();
         let mut run = Run {
             configured,
+            trace: args.trace,
             log,
             config: &resolved.config,
             keys: &key_folder,
@@ -87,9 +91,8 @@ pub(crate) fn run(args: &RunArgs, log: Option<&str>) -> Result<u8, Failure> {
     });
     match outcome? {
         Ended::Well => {
-            let (out, classes) =
-                (Path::new(&resolved.config.out), resolved.config.data.dataset.class_count());
-            print(&summary::render(out, classes).map_err(Failure::world)?)
+            let out = Path::new(&resolved.config.out);
+            print(&summary::render(out).map_err(Failure::world)?)
         }
         Ended::Interrupted(code) => Ok(code),
     }
@@ -116,6 +119,8 @@ enum Ended {
 
 struct Run<'a> {
     configured: &'a Configured,
+    /// Whether servers trace.
+    trace: bool,
     log: Option<&'a str>,
     config: &'a Config,
     keys: &'a Path,
@@ -165,8 +170,9 @@ impl Run<'_> {
     async fn all(&mut self, identity: &Identity) -> Result<Ended, Failure> {
         let servers = self.config.servers as usize;
         for index in 0..servers {
-            let extra =
-                ["--index".to_owned(), index.to_string(), "--bind".to_owned(), "127.0.0.1:0".to_owned()];
+            let mut extra =
+                vec!["--index".to_owned(), index.to_string(), "--bind".to_owned(), "127.0.0.1:0".to_owned()];
+            extra.extend(self.trace.then(|| "--trace".to_owned()));
             self.start("server", index, &extra)?;
         }
         let addresses = match self.await_ready(servers).await? {

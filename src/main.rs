@@ -12,9 +12,12 @@ mod launch;
 mod log;
 mod observer;
 mod progress;
+mod simulate;
 mod status;
 mod stop;
 mod summary;
+mod sweep;
+mod traces;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -42,6 +45,11 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
     log::start(cli.log.as_deref().unwrap_or(usual))?;
     match cli.command {
         Command::Run(args) => launch::run(&args, cli.log.as_deref()),
+        Command::Sim(args) => simulate::run(&args),
+        Command::Sweep(args) => sweep::sweep(&args),
+        Command::Report(args) => sweep::report(&args),
+        Command::CheckTrace(args) => traces::check(&args),
+        Command::TraceExport(args) => traces::export(&args),
         Command::Server(args) => daemons::server(&args),
         Command::Worker(args) => daemons::worker(&args),
         Command::Status(args) => status::show(&args),

@@ -24,16 +24,24 @@ impl Display {
     }
 
     pub(crate) fn show(&mut self, status: &Status) {
-        let text = match (&status.phase, &status.progress) {
-            (Phase::Waiting { here, wanted, .. }, _) => {
-                format!("waiting for workers: {here} of {wanted} here")
+        match (&status.phase, &status.progress) {
+            (Phase::Waiting { here, wanted, .. }, progress) => {
+                self.put(format!("waiting for workers: {here} of {wanted} here"), progress.as_ref());
             }
-            (_, Some(progress)) => line(progress),
-            _ => return,
-        };
+            (_, Some(progress)) => self.advance(progress),
+            _ => {}
+        }
+    }
+
+    /// Shows how far a run has come.
+    pub(crate) fn advance(&mut self, progress: &Progress) {
+        self.put(line(progress), Some(progress));
+    }
+
+    fn put(&mut self, text: String, progress: Option<&Progress>) {
         match &self.bar {
             Some(bar) => {
-                if let Some(progress) = status.progress {
+                if let Some(progress) = progress {
                     bar.set_length(progress.samples_total.max(1));
                     bar.set_position(progress.samples.min(progress.samples_total));
                 }
@@ -41,7 +49,7 @@ impl Display {
             }
             None if self.last_line.elapsed() >= LINE_EVERY && text != self.last_text => {
                 self.last_line = Instant::now();
-                let share = status.progress.map_or(0.0, |progress| {
+                let share = progress.map_or(0.0, |progress| {
                     100.0 * progress.samples as f64 / progress.samples_total.max(1) as f64
                 });
                 self.say(&format!("{share:3.0} % {text}"));

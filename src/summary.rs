@@ -5,20 +5,20 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// Reads `summary.json` and renders it; the error says what is wrong with the file. `classes` are those that the model tells apart.
-pub(crate) fn render(folder: &Path, classes: u64) -> Result<String, String> {
+/// Reads `summary.json` and renders it; the error says what is wrong with the file.
+pub(crate) fn render(folder: &Path) -> Result<String, String> {
     let path = folder.join("summary.json");
     let text = std::fs::read_to_string(&path)
         .map_err(|error| format!("the run left no {}: {error}", path.display()))?;
     let summary: Value =
         serde_json::from_str(&text).map_err(|error| format!("{} is damaged: {error}", path.display()))?;
-    let mut out = lines(&summary, classes);
+    let mut out = lines(&summary);
     // Writing to a text cannot fail.
     let _ = writeln!(out, "results        {}", folder.display());
     Ok(out)
 }
 
-fn lines(summary: &Value, classes: u64) -> String {
+fn lines(summary: &Value) -> String {
     let number = |path: &str| summary.pointer(path).and_then(Value::as_f64);
     let whole = |path: &str| summary.pointer(path).and_then(Value::as_u64).unwrap_or(0);
     let text = |path: &str| summary.pointer(path).and_then(Value::as_str).unwrap_or("").to_owned();
@@ -42,24 +42,26 @@ fn lines(summary: &Value, classes: u64) -> String {
             whole("/seed")
         ),
     );
-    row(
-        "accuracy",
-        format!(
-            "{} on the test part (best {})",
-            percent("/final/test_accuracy"),
-            percent("/best_test_accuracy")
-        ),
-    );
-    let loss = |path: &str| number(path).map_or_else(|| "-".to_owned(), |loss| format!("{loss:.4}"));
+    if !text("/model").starts_with("quadratic") {
+        let (last, best) = (percent("/final/test_accuracy"), percent("/best_test_accuracy"));
+        row("accuracy", format!("{last} on the test part (best {best})"));
+    }
+    let loss = |path: &str| {
+        number(path).map_or_else(
+            || "-".to_owned(),
+            |loss| if loss < 1e6 { format!("{loss:.4}") } else { format!("{loss:.3e}") },
+        )
+    };
     row("loss", format!("train {}, test {}", loss("/final/train_loss"), loss("/final/test_loss")));
     row(
         "speed",
         format!(
-            "{:.0} samples/s; {} samples ({:.1} epochs) in {:.2} s",
+            "{:.0} samples/s; {} samples ({:.1} epochs) in {:.2} s{}",
             number("/samples_per_s").unwrap_or(0.0),
             whole("/samples"),
             number("/epochs").unwrap_or(0.0),
-            number("/wall_s").unwrap_or(0.0)
+            number("/virtual_s").or_else(|| number("/wall_s")).unwrap_or(0.0),
+            if summary["virtual_s"].is_number() { " of virtual time" } else { "" }
         ),
     );
     for (name, path) in [("clock lead", "/staleness/clock_lead"), ("staleness", "/staleness/version")] {
@@ -76,14 +78,23 @@ fn lines(summary: &Value, classes: u64) -> String {
     row(
         "pushes",
         format!(
-            "{} sent, {} applied, {} duplicate, {} dropped",
+            "{} sent, {} applied, {} duplicate, {} dropped{}",
             whole("/pushes/sent"),
             whole("/pushes/applied"),
             whole("/pushes/duplicate"),
-            whole("/pushes/dropped")
+            whole("/pushes/dropped"),
+            reasons(summary, "/decisions/drop", whole("/decisions/down_weight"))
         ),
     );
-    row("pulls", format!("{} served, {} held first", whole("/pulls/served"), whole("/pulls/held")));
+    row(
+        "pulls",
+        format!(
+            "{} served, {} held first{}",
+            whole("/pulls/served"),
+            whole("/pulls/held"),
+            reasons(summary, "/decisions/hold", 0)
+        ),
+    );
     let mib = |path: &str| whole(path) as f64 / f64::from(1 << 20);
     row(
         "bytes",
@@ -95,39 +106,23 @@ fn lines(summary: &Value, classes: u64) -> String {
             mib("/bytes/wire_received")
         ),
     );
-    if let Some(how) = divergence(summary, classes) {
-        row("warning", format!("the run diverged ({how}): lower optimizer.rate or optimizer.momentum"));
+    if let Some(clock) = summary.pointer("/diverged/clock").and_then(Value::as_u64) {
+        let what = "lower optimizer.rate or optimizer.momentum";
+        row("warning", format!("the run diverged at clock {clock}: {what}"));
     }
     out
 }
 
-/// Share of the pushes that may be lost to gradients that are not finite before a run is called diverged.
-const DROPPED_SHARE: f64 = 0.01;
-
-/// Times the loss of a model that holds all classes for equally likely, the logarithm of their number. Untrained ones lie a little
-/// above it, and training only lowers it.
-const GUESSES: f64 = 2.0;
-
-/// How one can tell that a run diverged; nothing for one that did not.
-fn divergence(summary: &Value, classes: u64) -> Option<String> {
-    let whole = |path: &str| summary.pointer(path).and_then(Value::as_u64).unwrap_or(0);
-    // What the policy drops is done again; a gradient that is not finite is not.
-    let late = whole("/batches_repeated").saturating_mul(whole("/shards"));
-    let (sent, dropped) = (whole("/pushes/sent"), whole("/pushes/dropped"));
-    if dropped.saturating_sub(late) as f64 > DROPPED_SHARE * sent as f64 {
-        return Some(format!("{dropped} of {sent} pushes dropped"));
-    }
-    // JSON has no numbers that are not finite: they are null, as is what was never measured.
-    let is_measured = summary.pointer("/final/test_accuracy").is_some_and(Value::is_number);
-    let lost = ["train_loss", "test_loss"].into_iter().find(|name| {
-        is_measured && summary.pointer("/final").and_then(|last| last.get(*name)).is_some_and(Value::is_null)
+/// The counts of some decisions by their reasons, those of nothing left out.
+fn reasons(summary: &Value, path: &str, down_weighted: u64) -> String {
+    let counts = summary.pointer(path).and_then(Value::as_object);
+    let named = counts.into_iter().flatten().filter_map(|(reason, count)| {
+        let count = count.as_u64().filter(|count| *count > 0)?;
+        Some(format!("{} {count}", reason.replace('_', " ")))
     });
-    if let Some(name) = lost {
-        return Some(format!("{} is not finite", name.replace('_', " ")));
-    }
-    let (loss, guess) =
-        (summary.pointer("/final/train_loss").and_then(Value::as_f64)?, (classes as f64).ln());
-    (loss > GUESSES * guess).then(|| format!("train loss is {loss:.2}, and a blind guess has {guess:.2}"))
+    let down = (down_weighted > 0).then(|| format!("down-weighted {down_weighted}"));
+    let all: Vec<String> = named.chain(down).collect();
+    if all.is_empty() { String::new() } else { format!(" ({})", all.join(", ")) }
 }
 
 #[cfg(test)]
@@ -136,37 +131,33 @@ mod tests {
 
     use super::*;
 
-    fn summary(dropped: u64, repeated: u64, train_loss: f64, test_loss: f64) -> Value {
-        json!({
-            "shards": 2,
-            "pushes": { "sent": 1804, "dropped": dropped },
-            "batches_repeated": repeated,
-            "final": { "train_loss": train_loss, "test_loss": test_loss, "test_accuracy": 0.1 },
-        })
+    #[test]
+    fn a_run_that_diverged_is_called_so_and_another_not() {
+        let text = lines(&json!({ "diverged": { "clock": 12 } }));
+        assert!(text.contains("warning        the run diverged at clock 12: lower optimizer.rate"), "{text}");
+        assert!(!lines(&json!({ "diverged": null })).contains("diverged"));
     }
 
     #[test]
-    fn a_run_that_diverged_is_called_so() {
-        for (diverged, how) in [
-            (summary(1790, 0, 0.5, 0.5), "1790 of 1804 pushes dropped"),
-            (summary(19, 0, 0.5, 0.5), "19 of 1804 pushes dropped"),
-            (summary(0, 0, f64::NAN, 0.5), "train loss is not finite"),
-            (summary(0, 0, 0.5, f64::INFINITY), "test loss is not finite"),
-            (summary(0, 0, 6.26, 7.3), "train loss is 6.26, and a blind guess has 2.30"),
-        ] {
-            let text = lines(&diverged, 10);
-            assert!(text.contains(&format!("warning        the run diverged ({how}): lower")), "{text}");
-        }
+    fn decisions_are_told_with_their_reasons() {
+        let text = lines(&json!({
+            "pushes": { "sent": 10, "applied": 7, "duplicate": 0, "dropped": 3 },
+            "pulls": { "served": 9, "held": 4 },
+            "decisions": {
+                "down_weight": 2,
+                "drop": { "late": 1, "abandoned": 2, "stale": 0, "not_finite": 0 },
+                "hold": { "clock": 0, "round": 4, "quorum": 0 },
+            },
+        }));
+        let pushes = "10 sent, 7 applied, 0 duplicate, 3 dropped (late 1, abandoned 2, down-weighted 2)";
+        assert!(text.contains(pushes), "{text}");
+        assert!(text.contains("9 served, 4 held first (round 4)"), "{text}");
     }
 
     #[test]
-    fn a_run_that_lost_little_or_did_it_again_has_not_diverged() {
-        let mut unmeasured = summary(0, 0, 0.5, f64::NAN);
-        unmeasured["final"]["test_accuracy"] = Value::Null;
-        for fine in
-            [summary(0, 0, 0.5, 0.5), summary(18, 0, 0.5, 0.5), summary(100, 45, 0.5, 0.5), unmeasured]
-        {
-            assert!(!lines(&fine, 10).contains("diverged"), "{fine}");
-        }
+    fn virtual_time_is_told_apart() {
+        let text = lines(&json!({ "wall_s": 0.5, "virtual_s": 90.0, "samples": 10 }));
+        assert!(text.contains("in 90.00 s of virtual time"), "{text}");
+        assert!(lines(&json!({ "wall_s": 0.5, "virtual_s": null })).contains("in 0.50 s\n"));
     }
 }

@@ -191,7 +191,7 @@ fn a_mistake_in_set_is_named() {
         &["consistency.policy=asp", "consistency.staleness=4"],
         &[],
         "--set: consistency.staleness = 4: has no effect, since consistency.policy = \"asp\" (it \
-         needs \"ssp\")",
+         needs \"ssp\" or \"essp\")",
     );
 }
 

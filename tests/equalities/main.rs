@@ -12,23 +12,38 @@ mod network;
 #[allow(dead_code, reason = "not everything of the harness is used")]
 mod simulation;
 
+use std::time::Duration;
+
 use network::Digits;
 use simulation::problem::Bowls;
 use simulation::trace::Trace;
 use simulation::{Problem, Scenario, Weather, World};
 use slackline_core::consistency::PolicySpec;
 use slackline_core::ids::{BatchIndex, KeyRange};
-use slackline_core::optimizer::{Optimizer, OptimizerSpec, RateSchedule, Rule, Shape};
+use slackline_core::optimizer::{Optimizer, OptimizerSpec, Per, RateSchedule, Rule, Shape, Step};
 use slackline_core::schedule::DataOrder;
 
 const SSP: PolicySpec = PolicySpec::Ssp { staleness: 2 };
 
+/// One of each policy.
+const ALL: [PolicySpec; 8] = [
+    PolicySpec::Bsp,
+    SSP,
+    PolicySpec::Essp { staleness: 2 },
+    PolicySpec::Dssp { low: 0, high: 3 },
+    PolicySpec::Asp,
+    PolicySpec::Backup { late: 1 },
+    PolicySpec::Quorum { count: Some(3), grace: Duration::from_millis(1), holds: true },
+    PolicySpec::Buffer { count: None },
+];
+
 fn momentum() -> OptimizerSpec {
     let schedule = RateSchedule { shape: Shape::Cosine, warmup: 0.1, final_share: 0.0 };
     OptimizerSpec {
-        rule: Rule::Momentum { momentum: 0.9, nesterov: false },
+        rule: Rule::Momentum { momentum: 0.9, nesterov: false, per: Per::Push },
         rate: 0.05,
         weight_decay: 0.001,
+        decay_per_clock: true,
         schedule,
     }
 }
@@ -73,13 +88,14 @@ fn local(scenario: &Scenario, problem: &mut dyn Problem) -> Vec<f32> {
     let Scenario { seed, samples, batch, epochs, .. } = *scenario;
     let mut order = DataOrder::new(seed, samples, batch, epochs);
     let whole = KeyRange::new(0, problem.layout().len());
-    let mut optimizer = Optimizer::new(scenario.optimizer, problem.layout(), whole);
+    let mut optimizer = Optimizer::new(scenario.optimizer, problem.layout(), whole, 1);
     let mut values = problem.initial();
     let mut line = Vec::new();
     for index in 0..order.batch_count() {
-        order.samples(BatchIndex(index), &mut line);
+        order.samples(BatchIndex(index), 1, &mut line);
         let (gradient, _) = problem.gradient(&values, &line);
-        optimizer.apply(&mut values, &gradient, index as f64 / order.batch_count() as f64);
+        let progress = index as f64 / order.batch_count() as f64;
+        optimizer.apply(&mut values, &gradient, &Step::fresh(progress, index));
     }
     values
 }
@@ -106,7 +122,7 @@ fn asp_with_one_worker_is_the_local_loop_over_any_number_of_servers() {
 
 #[test]
 fn with_one_worker_every_policy_is_the_local_loop() {
-    for policy in [PolicySpec::Bsp, SSP, PolicySpec::Asp] {
+    for policy in ALL {
         let scenario = scenario(policy, (1, 2), 60, 4, 2);
         let expected = local(&scenario, bowls(&scenario).as_mut());
         assert_eq!(bits(&run(&scenario, bowls(&scenario), 3)), bits(&expected), "{policy}");
@@ -146,6 +162,57 @@ fn bsp_with_one_two_and_four_workers_is_one_large_batch_whatever_the_timing() {
                 "{workers} workers, {servers} servers, timing {timing}"
             );
         }
+    }
+}
+
+// The degenerate laws: a policy at the end of its range is another one, bit for bit.
+#[test]
+fn backup_of_nobody_and_a_quorum_of_all_are_bsp() {
+    let grace = Duration::ZERO;
+    for workers in [2, 3, 4] {
+        let of = |policy| scenario(policy, (workers, 2), 60, 4, 2);
+        let bsp = run(&of(PolicySpec::Bsp), bowls(&of(PolicySpec::Bsp)), 0);
+        for policy in [PolicySpec::Backup { late: 0 }, PolicySpec::Quorum { count: None, grace, holds: true }]
+        {
+            for timing in 0..4 {
+                let values = run(&of(policy), bowls(&of(policy)), timing);
+                assert_eq!(bits(&values), bits(&bsp), "{policy}, {workers} workers, timing {timing}");
+            }
+        }
+    }
+}
+
+#[test]
+fn dssp_between_equal_bounds_is_ssp_in_every_message() {
+    let trace = |policy| {
+        let scenario = scenario(policy, (4, 2), 120, 3, 2);
+        let world = World::new(scenario.clone(), bowls(&scenario), Trace::Kept(Vec::new()));
+        world.run().unwrap()
+    };
+    let [ssp, dssp] = [PolicySpec::Ssp { staleness: 1 }, PolicySpec::Dssp { low: 1, high: 1 }].map(trace);
+    assert_eq!(bits(&ssp.values), bits(&dssp.values));
+    assert_eq!(ssp.lines.len(), dssp.lines.len());
+    assert!(ssp.lines.iter().eq(&dssp.lines));
+}
+
+#[test]
+fn without_staleness_no_delay_treatment_changes_a_bit() {
+    use slackline_core::consistency::{DelaySpec, Treatment};
+    let of = |treatment, drop_at| Scenario {
+        delay: DelaySpec { treatment, drop_at },
+        ..scenario(PolicySpec::Asp, (1, 2), 60, 4, 2)
+    };
+    let plain = of(Treatment::None, None);
+    let expected = run(&plain, bowls(&plain), 0);
+    for treatment in [
+        Treatment::Inverse,
+        Treatment::InverseRoot,
+        Treatment::Compensate { strength: 0.5 },
+        Treatment::CompensateAdaptive { strength: 2.0 },
+        Treatment::None,
+    ] {
+        let treated = of(treatment, Some(1));
+        assert_eq!(bits(&run(&treated, bowls(&treated), 1)), bits(&expected), "{treatment:?}");
     }
 }
 

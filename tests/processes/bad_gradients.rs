@@ -32,7 +32,7 @@ fn a_gradient_that_is_not_finite_is_dropped_counted_and_named() {
     assert!(count("dropped") > 0, "{summary}");
     assert_eq!(count("sent"), count("applied") + count("dropped"), "{summary}");
     let warning = ended.output.lines().find(|line| line.starts_with("warning ")).unwrap();
-    assert!(warning.contains("the run diverged") && warning.contains("optimizer.rate"), "{warning}");
+    assert!(warning.contains("the run diverged at clock") && warning.contains("optimizer.rate"), "{warning}");
     let notice = ended.error.lines().find(|line| line.contains("is not finite")).unwrap();
     for part in ["worker ", "clock ", "tensor ", "left out"] {
         assert!(notice.contains(part), "{part} is not in {notice}");

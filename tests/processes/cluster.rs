@@ -52,6 +52,11 @@ impl<'a> Cluster<'a> {
     /// Makes keys and starts the servers of `SMALL` with `over` over it. Server 0 comes last: it must know where the others are,
     /// to end them at the end.
     pub(crate) fn start(stage: &'a Stage, over: &[(&str, &str)]) -> Self {
+        Self::start_with(stage, over, &[])
+    }
+
+    /// The same, with more arguments for every server.
+    pub(crate) fn start_with(stage: &'a Stage, over: &[(&str, &str)], more: &[&str]) -> Self {
         let config = stage.write("run.toml", &configuration(over));
         let made = stage.run(&["keys", "init", "keys"]);
         assert_eq!(made.code, 0, "{}", made.error);
@@ -59,12 +64,12 @@ impl<'a> Cluster<'a> {
         let mut cluster = Self { stage, config, servers: Vec::new(), addresses: Vec::new() };
         // Its own entry is not known yet when server 0 starts; nothing dials it from there.
         let mut addresses = vec!["127.0.0.1:1".to_owned(); servers];
-        let mut processes: Vec<_> = (1..servers).map(|index| cluster.start_server(index, &[])).collect();
+        let mut processes: Vec<_> = (1..servers).map(|index| cluster.start_server(index, more)).collect();
         for (index, process) in processes.iter().enumerate() {
             addresses[index + 1] = address_of(process);
         }
         let list = list(&addresses);
-        processes.insert(0, cluster.start_server(0, &["--set", &list]));
+        processes.insert(0, cluster.start_server(0, &[&["--set", &list], more].concat()));
         addresses[0] = address_of(&processes[0]);
         (cluster.servers, cluster.addresses) = (processes, addresses);
         cluster

@@ -20,3 +20,5 @@ mod servers;
 mod shards;
 mod stage;
 mod strangers;
+mod traces;
+mod virtual_time;

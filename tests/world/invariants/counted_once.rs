@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use slackline_core::aggregate::weighted_mean;
-use slackline_core::consistency::PolicySpec;
+use slackline_core::aggregate::{scale, weighted_mean};
+use slackline_core::consistency::{DelaySpec, PolicySpec};
 use slackline_core::ids::{BatchIndex, Incarnation, Sequence, ShardId, Version, WorkerId};
 use slackline_core::layout::Layout;
-use slackline_core::optimizer::{Optimizer, OptimizerSpec};
+use slackline_core::optimizer::{Optimizer, OptimizerSpec, Step};
 use slackline_core::wire::{PushOutcome, Pushed};
 use slackline_server_core::{Shard, ShardEvent};
 
@@ -24,6 +24,7 @@ struct Arrived {
     origin: PushKey,
     batch: BatchIndex,
     samples: u32,
+    pulled: Version,
     gradient: Vec<f32>,
 }
 
@@ -34,14 +35,23 @@ struct Replay {
     values: Option<Vec<f32>>,
     arrived: BTreeMap<(WorkerId, Incarnation, Sequence), Arrived>,
     applied: BTreeSet<PushKey>,
-    /// Answered as applied in the present event, with the version they made.
-    fresh: Vec<(Version, Arrived)>,
+    /// Answered as applied in the present event, with the version they made and their staleness.
+    fresh: Vec<(Version, u64, Arrived)>,
+    /// Answered as being in the buffer, with their staleness.
+    gathered: Vec<(u64, Arrived)>,
+    version: Version,
+    /// The furthest batch so far: the rate never goes back.
+    furthest: BatchIndex,
 }
 
 /// See the module.
 pub(crate) struct CountedOnce {
     policy: PolicySpec,
+    delay: DelaySpec,
     spec: OptimizerSpec,
+    workers: u32,
+    /// Samples of a whole batch, where a push counts by its share.
+    batch: Option<u64>,
     layout: Layout,
     batch_count: u64,
     shards: BTreeMap<ShardId, Replay>,
@@ -51,6 +61,9 @@ impl CountedOnce {
     pub(crate) fn new(scenario: &Scenario, problem: &dyn Problem) -> Self {
         Self {
             policy: scenario.policy,
+            delay: scenario.delay,
+            workers: scenario.workers,
+            batch: scenario.proportional.then_some(scenario.batch),
             spec: scenario.optimizer,
             layout: problem.layout().clone(),
             batch_count: scenario.batch_count(),
@@ -59,12 +72,16 @@ impl CountedOnce {
     }
 
     fn replay(&mut self, shard: &Shard) -> &mut Replay {
+        let steps = if self.policy.takes_means() { 1 } else { self.workers };
         self.shards.entry(shard.id()).or_insert_with(|| Replay {
-            optimizer: Optimizer::new(self.spec, &self.layout, shard.keys()),
+            optimizer: Optimizer::new(self.spec, &self.layout, shard.keys(), steps),
             values: None,
             arrived: BTreeMap::new(),
             applied: BTreeSet::new(),
             fresh: Vec::new(),
+            gathered: Vec::new(),
+            version: Version(0),
+            furthest: BatchIndex(0),
         })
     }
 
@@ -82,7 +99,8 @@ impl CountedOnce {
                 if let (Some(origin), Some(sent)) = (origin, sent) {
                     let name = (push.worker, push.incarnation, push.sequence);
                     let gradient = sent.to_vec();
-                    let arrived = Arrived { origin, batch: push.batch, samples: push.samples, gradient };
+                    let (batch, samples, pulled) = (push.batch, push.samples, push.pulled);
+                    let arrived = Arrived { origin, batch, samples, pulled, gradient };
                     replay.arrived.entry(name).or_insert(arrived);
                 }
             }
@@ -93,7 +111,11 @@ impl CountedOnce {
 
     fn answered(&mut self, shard: &Shard, speaker: (WorkerId, Incarnation), pushed: &Pushed) -> Verdict {
         let replay = self.replay(shard);
-        let PushOutcome::Applied { version, .. } = pushed.outcome else { return Ok(()) };
+        let (PushOutcome::Applied { staleness, .. } | PushOutcome::Gathered { staleness, .. }) =
+            pushed.outcome
+        else {
+            return Ok(());
+        };
         if pushed.duplicate {
             return Ok(());
         }
@@ -103,28 +125,46 @@ impl CountedOnce {
         };
         let is_new = replay.applied.insert(arrived.origin);
         holds(LAW, is_new, || format!("{} applied {:?} twice", shard.id(), arrived.origin))?;
-        replay.fresh.push((version, arrived));
+        match pushed.outcome {
+            PushOutcome::Applied { version, .. } => replay.fresh.push((version, staleness, arrived)),
+            _ => replay.gathered.push((staleness, arrived)),
+        }
         Ok(())
     }
 
     fn after(&mut self, shard: &Shard) -> Verdict {
         let (policy, batch_count) = (self.policy, self.batch_count as f64);
+        let (treatment, batch) = (self.delay.treatment, self.batch);
         let replay = self.replay(shard);
         let mut fresh = std::mem::take(&mut replay.fresh);
-        // Under bsp the pushes of one clock make one version together; otherwise each makes its own.
-        fresh.sort_by_key(|(version, arrived)| (*version, arrived.batch));
+        if shard.version() > replay.version {
+            let gathered = std::mem::take(&mut replay.gathered);
+            fresh.extend(gathered.into_iter().map(|(staleness, one)| (shard.version(), staleness, one)));
+        }
+        // Where means are taken, some pushes make one version together; otherwise each makes its own.
+        fresh.sort_by_key(|(version, _, arrived)| (*version, arrived.batch));
         for group in fresh.chunk_by(|left, right| left.0 == right.0) {
-            let alone = group.len() == 1 || policy == PolicySpec::Bsp;
+            let alone = group.len() == 1 || policy.takes_means();
             holds(LAW, alone, || format!("{} made one version of {} pushes", shard.id(), group.len()))?;
-            let mut parts: Vec<Vec<f32>> = group.iter().map(|(_, one)| one.gradient.clone()).collect();
-            let samples: Vec<u32> = group.iter().map(|(_, one)| one.samples).collect();
-            if policy == PolicySpec::Bsp {
+            let mut parts: Vec<Vec<f32>> = group.iter().map(|(_, _, one)| one.gradient.clone()).collect();
+            let samples: Vec<u32> = group.iter().map(|(_, _, one)| one.samples).collect();
+            let (version, staleness, first) = &group[0];
+            replay.furthest = replay.furthest.max(first.batch);
+            let mut step = Step::fresh(replay.furthest.0 as f64 / batch_count, version.0 - 1);
+            if policy.takes_means() {
+                for (part, (_, staleness, _)) in parts.iter_mut().zip(group) {
+                    scale(part, treatment.weight(*staleness));
+                }
                 weighted_mean(&mut parts, &samples);
+            } else {
+                let share = batch.map_or(1.0, |batch| (f64::from(first.samples) / batch as f64) as f32);
+                step.weight = treatment.weight(*staleness) * share;
+                step.pulled = first.pulled.0;
             }
-            let progress = group[0].1.batch.0 as f64 / batch_count;
             if let Some(values) = &mut replay.values {
-                replay.optimizer.apply(values, &parts[0], progress);
+                replay.optimizer.apply(values, &parts[0], &step);
             }
+            replay.version = *version;
         }
         same_bits(replay.values.as_deref(), shard)
     }

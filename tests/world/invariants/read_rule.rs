@@ -101,7 +101,9 @@ impl ReadRule {
     }
 
     fn served(&mut self, shard: &Shard, reader: (WorkerId, Incarnation), asked: PullKind) -> Verdict {
-        let PullKind::Gated { clock, after } = asked else { return Ok(()) };
+        let (PullKind::Gated { clock, after } | PullKind::Fresher { clock, after, .. }) = asked else {
+            return Ok(());
+        };
         let rows = self.shards.entry(shard.id()).or_default();
         let own = rows.get(&reader.0).filter(|row| row.incarnation == reader.1);
         let Some(own) = own else {

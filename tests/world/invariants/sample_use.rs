@@ -15,41 +15,51 @@ use crate::simulation::sight::{Law, PushKey, Sight, Verdict, holds};
 
 const LAW: &str = "sample use";
 
+/// A push as one shard knows it.
+type Name = (ShardId, WorkerId, Incarnation, Sequence);
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct SampleUse {
-    arrived: BTreeMap<(ShardId, WorkerId, Incarnation, Sequence), (PushKey, BatchIndex)>,
+    arrived: BTreeMap<Name, (PushKey, BatchIndex, u32)>,
     /// Which shards applied which push of which batch.
-    applied: BTreeMap<BatchIndex, BTreeMap<PushKey, BTreeSet<ShardId>>>,
+    applied: BTreeMap<BatchIndex, BTreeMap<PushKey, (BTreeSet<ShardId>, u32)>>,
     disturbed: bool,
+    dropped: bool,
 }
 
 impl SampleUse {
     fn over(&self, scenario: &Scenario, shard_count: usize, recorded: u64) -> Verdict {
-        let Scenario { seed, samples, batch, epochs, .. } = *scenario;
+        let Scenario { seed, samples, epochs, .. } = *scenario;
         // The last report can be lost with its connection; none is counted twice.
         let (total, is_calm) = (samples * epochs, scenario.weather.mishap_pause == 0);
         let is_right = if is_calm { recorded == total } else { recorded <= total };
         holds(LAW, self.disturbed || is_right, || {
             format!("the record counts {recorded} of {total} samples")
         })?;
-        let mut order = DataOrder::new(seed, samples, batch, epochs);
+        let mut order = DataOrder::new(seed, samples, 1, epochs);
         let mut used = vec![0_u64; samples as usize];
         let mut line = Vec::new();
-        for index in (0..order.batch_count()).map(BatchIndex) {
-            let pushes = self.applied.get(&index);
-            let whole = |shards: &&BTreeSet<ShardId>| shards.len() == shard_count;
-            let times = pushes.map_or(0, |pushes| pushes.values().filter(whole).count()) as u64;
-            holds(LAW, times >= 1, || {
-                format!("{index} was not used by all {shard_count} shards: {pushes:?}")
-            })?;
-            let partly = pushes.map_or(0, BTreeMap::len) as u64;
+        let unit = scenario.cut().unit;
+        let mut next = 0;
+        for (index, pushes) in &self.applied {
+            let whole = |shards: &BTreeSet<ShardId>| self.dropped || shards.len() == shard_count;
+            let times = pushes.values().filter(|(shards, _)| whole(shards)).count() as u64;
+            let partly = pushes.len() as u64;
             holds(LAW, self.disturbed || partly == 1, || {
                 format!("{index} was used {partly} times: {pushes:?}")
             })?;
-            order.samples(index, &mut line);
+            let count = pushes.values().map(|(_, samples)| u64::from(*samples)).max().unwrap_or(0);
+            holds(LAW, times >= 1 && index.0 * unit == next, || {
+                format!(
+                    "sample {next} of the run was not used by all {shard_count} shards: {index}, {pushes:?}"
+                )
+            })?;
+            next = index.0 * unit + count;
+            order.samples(BatchIndex(index.0 * unit), count, &mut line);
             line.iter().for_each(|sample| used[*sample as usize] += times);
         }
+        holds(LAW, next == total, || format!("only {next} samples of the run were used by all shards"))?;
         let least = used.iter().min().copied().unwrap_or(epochs);
         let most = used.iter().max().copied().unwrap_or(epochs);
         holds(LAW, least >= epochs && (self.disturbed || most == epochs), || {
@@ -64,15 +74,21 @@ impl Law for SampleUse {
             Sight::Disturbed => self.disturbed = true,
             Sight::Before { shard, event: ShardEvent::Push(push), origin: Some(origin), .. } => {
                 let name = (shard.id(), push.worker, push.incarnation, push.sequence);
-                self.arrived.entry(name).or_insert((*origin, push.batch));
+                self.arrived.entry(name).or_insert((*origin, push.batch, push.samples));
             }
             Sight::Answered { shard, speaker, pushed } => {
                 let name = (shard.id(), speaker.0, speaker.1, pushed.sequence);
-                if let (PushOutcome::Applied { .. }, Some((origin, batch))) =
-                    (pushed.outcome, self.arrived.get(&name))
+                // What some shards drop and others take is not done again.
+                self.dropped |= matches!(pushed.outcome, PushOutcome::Dropped(_));
+                if let (
+                    PushOutcome::Applied { .. } | PushOutcome::Gathered { .. },
+                    Some((origin, batch, samples)),
+                ) = (pushed.outcome, self.arrived.get(&name))
                 {
                     let pushes = self.applied.entry(*batch).or_default();
-                    pushes.entry(*origin).or_default().insert(shard.id());
+                    let (shards, count) = pushes.entry(*origin).or_default();
+                    shards.insert(shard.id());
+                    *count = *samples;
                 }
             }
             Sight::Over { scenario, shards, recorded } => {

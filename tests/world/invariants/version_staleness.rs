@@ -1,4 +1,4 @@
-//! The staleness of a gradient is counted rightly, and while nobody comes or goes it is at most (P - 1)(2s + 1) versions (0 under bsp):
+//! The staleness of a gradient is counted rightly, and while nobody comes or goes it is at most (P - 1)(2s + 1) versions (0 under bsp and backup):
 //! the design brief, section 4, after Ho et al. 2013.
 
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ impl Law for VersionStaleness {
                 self.pulled.entry(name).or_insert(push.pulled);
             }
             Sight::Answered { shard, speaker, pushed } => {
-                let PushOutcome::Applied { version, staleness } = pushed.outcome else { return Ok(()) };
+                let PushOutcome::Applied { version, staleness, .. } = pushed.outcome else { return Ok(()) };
                 let name = (shard.id(), speaker.0, speaker.1, pushed.sequence);
                 let pulled = self.pulled.get(&name).copied().unwrap_or_default();
                 // The version it made is one above the one it met.

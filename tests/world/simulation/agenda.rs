@@ -10,6 +10,7 @@ use super::sight::PushKey;
 
 /// Something that happens at a moment.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is made once and moved twice; a box would cost more")]
 pub(crate) enum Happening {
     /// Something reaches the server's end of a connection.
     AtServer { connection: usize, what: Inward },

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use slackline_core::consistency::PolicySpec;
-use slackline_core::optimizer::{OptimizerSpec, RateSchedule, Rule, Shape};
+use slackline_core::consistency::{DelaySpec, PolicySpec, Treatment};
+use slackline_core::optimizer::{OptimizerSpec, Per, RateSchedule, Rule, Shape};
+use slackline_core::schedule::Cut;
 
 use super::chance::Chance;
 
@@ -83,6 +84,7 @@ pub(crate) enum Tamper {
 pub(crate) struct Scenario {
     pub(crate) seed: u64,
     pub(crate) policy: PolicySpec,
+    pub(crate) delay: DelaySpec,
     pub(crate) optimizer: OptimizerSpec,
     pub(crate) workers: u32,
     pub(crate) servers: u32,
@@ -90,6 +92,8 @@ pub(crate) struct Scenario {
     pub(crate) keys: u64,
     pub(crate) samples: u64,
     pub(crate) batch: u64,
+    /// Whether batches follow the workers' speeds.
+    pub(crate) proportional: bool,
     pub(crate) epochs: u64,
     pub(crate) evaluate_every_epochs: f64,
     /// Longest time of a gradient, in microseconds.
@@ -110,17 +114,13 @@ impl Scenario {
     /// The run of a seed.
     pub(crate) fn of_seed(seed: u64) -> Self {
         let mut chance = Chance::new(seed);
-        let policy = match chance.between(0, 5) {
-            0 => PolicySpec::Bsp,
-            1..=4 => PolicySpec::Ssp { staleness: chance.between(0, 3) },
-            _ => PolicySpec::Asp,
-        };
-        let policy = if chance.happens(200) { PolicySpec::Bsp } else { policy };
+        let policy = policy(&mut chance);
         let level = chance.between(0, 3);
         let weather = Weather::of_level(level, &mut chance);
         Self {
             seed,
             policy,
+            delay: delay(&mut chance),
             optimizer: optimizer(&mut chance),
             workers: chance.between(1, 6) as u32,
             servers: chance.between(1, 3) as u32,
@@ -128,6 +128,7 @@ impl Scenario {
             keys: chance.between(20, 100),
             samples: chance.between(20, 120),
             batch: chance.between(2, 8),
+            proportional: chance.happens(150),
             epochs: chance.between(1, 3),
             evaluate_every_epochs: chance.pick(&[0.0, 0.5, 1.0]).unwrap_or_default(),
             compute: chance.between(2_000, 200_000),
@@ -143,25 +144,71 @@ impl Scenario {
 
     /// A calm run whose numbers a test sets.
     pub(crate) fn calm(seed: u64, policy: PolicySpec) -> Self {
-        Self { policy, weather: Weather::CALM, workers: 3, servers: 2, ..Self::of_seed(seed) }
+        let of_seed = Self { proportional: false, delay: DelaySpec::default(), ..Self::of_seed(seed) };
+        let mut optimizer = of_seed.optimizer;
+        if let Rule::Momentum { per, .. } = &mut optimizer.rule {
+            *per = Per::Push;
+        }
+        Self { policy, optimizer, weather: Weather::CALM, workers: 3, servers: 2, ..of_seed }
     }
 
-    /// Batches of the whole run.
-    pub(crate) const fn batch_count(&self) -> u64 {
-        (self.samples * self.epochs).div_ceil(self.batch)
+    /// How batches are cut.
+    pub(crate) const fn cut(&self) -> Cut {
+        if self.proportional {
+            Cut::proportional(self.batch)
+        } else {
+            Cut { unit: self.batch, units: 1, proportional: false }
+        }
     }
+
+    /// Units of the whole run.
+    pub(crate) const fn batch_count(&self) -> u64 {
+        (self.samples * self.epochs).div_ceil(self.cut().unit)
+    }
+}
+
+fn policy(chance: &mut Chance) -> PolicySpec {
+    let count = |chance: &mut Chance| chance.happens(700).then(|| chance.between(1, 4) as u32);
+    match chance.between(0, 11) {
+        0 | 1 => PolicySpec::Bsp,
+        2..=4 => PolicySpec::Ssp { staleness: chance.between(0, 3) },
+        5 => PolicySpec::Essp { staleness: chance.between(0, 3) },
+        6 => {
+            let low = chance.between(0, 2);
+            PolicySpec::Dssp { low, high: low + chance.between(0, 3) }
+        }
+        7 => PolicySpec::Asp,
+        8 | 9 => PolicySpec::Backup { late: chance.between(0, 2) as u32 },
+        10 => PolicySpec::Quorum {
+            count: count(chance),
+            grace: Duration::from_micros(chance.pick(&[0, 20_000, 300_000]).unwrap_or_default()),
+            holds: true,
+        },
+        _ => PolicySpec::Buffer { count: count(chance) },
+    }
+}
+
+fn delay(chance: &mut Chance) -> DelaySpec {
+    let treatment = if chance.happens(200) { Treatment::Inverse } else { Treatment::None };
+    DelaySpec { treatment, drop_at: chance.happens(100).then(|| chance.between(1, 6)) }
 }
 
 fn optimizer(chance: &mut Chance) -> OptimizerSpec {
     let rule = match chance.between(0, 2) {
         0 => Rule::Sgd,
-        1 => Rule::Momentum { momentum: 0.9, nesterov: false },
-        _ => Rule::Momentum { momentum: 0.8, nesterov: true },
+        1 => {
+            let per = chance.pick(&[Per::Push, Per::Clock, Per::Ordered]).unwrap_or_default();
+            Rule::Momentum { momentum: 0.9, nesterov: false, per }
+        }
+        _ => Rule::Momentum { momentum: 0.8, nesterov: true, per: Per::Push },
     };
     let schedule = match chance.between(0, 2) {
         0 => RateSchedule::CONSTANT,
         1 => RateSchedule { shape: Shape::Cosine, warmup: 0.1, final_share: 0.0 },
         _ => RateSchedule { shape: Shape::Linear, warmup: 0.0, final_share: 0.1 },
     };
-    OptimizerSpec { rule, rate: 0.05, weight_decay: 0.001, schedule }
+    // What momentum by the clock adds up must not diverge: the laws need numbers.
+    let rate =
+        if matches!(rule, Rule::Momentum { per: Per::Clock | Per::Ordered, .. }) { 0.005 } else { 0.05 };
+    OptimizerSpec { rule, rate, weight_decay: 0.001, decay_per_clock: true, schedule }
 }

@@ -44,8 +44,16 @@ impl World {
         let layout = Arc::new(self.problem.layout().clone());
         let mut shards = BTreeMap::new();
         for (shard, keys) in self.partition.shards_on(id) {
-            let (policy, optimizer) = (scenario.policy, scenario.optimizer);
-            let settings = ShardSettings { id: shard, keys, layout: layout.clone(), policy, optimizer };
+            let settings = ShardSettings {
+                id: shard,
+                keys,
+                layout: layout.clone(),
+                policy: scenario.policy,
+                delay: scenario.delay,
+                optimizer: scenario.optimizer,
+                workers: scenario.workers,
+                batch: scenario.proportional.then_some(scenario.batch),
+            };
             shards.insert(shard, Shard::new(settings));
         }
         let settings = ControlSettings {
@@ -61,7 +69,8 @@ impl World {
             stop_on_bad_gradient: true,
             coordinator: (index == 0).then_some(CoordinatorSettings {
                 policy: scenario.policy,
-                batch: scenario.batch,
+                cut: scenario.cut(),
+                blind_loss: 1.0,
                 epochs: scenario.epochs,
                 evaluate_every_epochs: scenario.evaluate_every_epochs,
             }),
@@ -150,6 +159,10 @@ impl World {
         let link = &self.connections[connection];
         let (server, Some(session)) = (link.server, link.session) else { return Ok(()) };
         let speaker = self.servers[server].speakers.get(&session).copied();
+        if speaker.is_none() && self.scenario.reboot.is_some() {
+            // What the process before was reading is gone with it.
+            return Ok(());
+        }
         let is_his = speaker == Some((header.worker, header.incarnation));
         holds("honesty", is_his, || format!("{session} sent what is not of {speaker:?}: {header:?}"))?;
         if self.scenario.tamper == Some(Tamper::FlipBit) && self.chance.happens(100) {
@@ -267,6 +280,11 @@ impl World {
         });
         let after = outcome.and_then(|()| self.see(&Sight::After { shard: &shard }));
         shard.check_invariants();
+        if let Some(deadline) = shard.next_deadline() {
+            let (boot, shard, event) = (self.servers[server].boot, id, ShardEvent::Tick);
+            let when = deadline.max(Moment(now.0 + 1));
+            self.agenda.at(when, Happening::AtShard { server, boot, shard, event, origin: None });
+        }
         self.servers[server].shards.insert(id, shard);
         after
     }
@@ -293,6 +311,9 @@ impl World {
                 let when = self.now.after(self.chance.micros(1, 2_000));
                 let boot = self.servers[server].boot;
                 self.agenda.at(when, Happening::HasValues { server, boot, shard: shard.id() });
+            }
+            ShardEffect::Overtaken { session, open } => {
+                self.say(server, session, Outward::Message(ToPeer::Overtaken { open }));
             }
             ShardEffect::Recycle(_) | ShardEffect::Notice(_) => {}
         }

@@ -20,6 +20,14 @@ pub(crate) struct Gradient {
     computed_on: BTreeMap<ShardId, Version>,
 }
 
+/// What pulled values are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Purpose {
+    Training,
+    Fresher,
+    Evaluation,
+}
+
 /// How a process is.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Life {
@@ -36,13 +44,17 @@ pub(crate) struct Process {
     pub(crate) frozen_until: Moment,
     /// The present connection to each server.
     pub(crate) links: BTreeMap<usize, usize>,
-    /// Which pull is expected for a server's shard, for training or for an evaluation.
-    pub(crate) expected: BTreeMap<(usize, ShardId, bool), u64>,
+    /// Which pull is expected for a server's shard.
+    pub(crate) expected: BTreeMap<(usize, ShardId, Purpose), u64>,
+    /// Fresher values that have come and are not adopted.
+    fresher: BTreeMap<ShardId, (TransferHeader, Vec<f32>)>,
     /// What each pull truly asked.
     pub(crate) asked: BTreeMap<u64, PullKind>,
     training: Vec<f32>,
     versions: BTreeMap<ShardId, Version>,
     evaluation: Vec<f32>,
+    /// Units of the batches that it was given.
+    units: BTreeMap<BatchIndex, u32>,
     loaded: BTreeSet<BatchIndex>,
     gradients: BTreeMap<Sequence, Gradient>,
     /// Being computed.
@@ -67,6 +79,8 @@ impl World {
             data_hash: 1,
             sample_count: scenario.samples,
             batch_count: scenario.batch_count(),
+            refreshes: scenario.policy.refreshes(),
+            fragments: 1,
             lease: scenario.lease,
             connect_timeout: scenario.connect_timeout,
             wait_report: scenario.lease * 5,
@@ -80,10 +94,12 @@ impl World {
             frozen_until: self.now,
             links: BTreeMap::new(),
             expected: BTreeMap::new(),
+            fresher: BTreeMap::new(),
             asked: BTreeMap::new(),
             training: vec![f32::NAN; keys],
             versions: BTreeMap::new(),
             evaluation: vec![f32::NAN; keys],
+            units: BTreeMap::new(),
             loaded: BTreeSet::new(),
             gradients: BTreeMap::new(),
             computing: None,
@@ -156,19 +172,40 @@ impl World {
                 self.transmit(process, server, Inward::Message(message));
             }
             Effect::ExpectValues { server, shard, request, snapshot } => {
-                let key = (server.0 as usize, shard, snapshot);
+                let purpose = if snapshot { Purpose::Evaluation } else { Purpose::Training };
+                self.processes[process].expected.insert((server.0 as usize, shard, purpose), request);
+            }
+            Effect::ExpectFresher { server, shard, request } => {
+                let key = (server.0 as usize, shard, Purpose::Fresher);
                 self.processes[process].expected.insert(key, request);
+            }
+            Effect::AdoptFresher { shard } => {
+                let state = &mut self.processes[process];
+                let came = state.fresher.remove(&shard);
+                holds("shell", came.is_some(), || format!("process {process} adopts what never came"))?;
+                if let Some((header, values)) = came {
+                    state.training[header.keys.as_indices()].copy_from_slice(&values);
+                    state.versions.insert(shard, header.version);
+                }
+            }
+            Effect::Abandon { sequence } => {
+                let under_way = self.processes[process].computing.as_ref().map(|(computed, _)| *computed);
+                holds("shell", under_way == Some(sequence), || {
+                    format!("process {process} leaves {sequence}, but computes {under_way:?}")
+                })?;
+                self.agenda.at(self.now.after(self.chance.micros(1, 500)), Happening::Computed { process });
             }
             Effect::SendPush { server, header } => return self.send_push(process, server, header),
             Effect::SendInitial { server, header } => {
                 let values = self.problem.initial()[header.keys.as_indices()].to_vec();
                 self.transmit(process, server, Inward::Transfer { header, values, origin: None });
             }
-            Effect::LoadBatch { batch } => {
+            Effect::LoadBatch { batch, units } => {
+                self.processes[process].units.insert(batch, units);
                 let when = self.now.after(self.chance.micros(10, 5_000));
                 self.agenda.at(when, Happening::Loaded { process, batch });
             }
-            Effect::Compute { sequence, batch } => return self.compute(process, sequence, batch),
+            Effect::Compute { sequence, batch, .. } => return self.compute(process, sequence, batch),
             Effect::ReleaseGradient { sequence } => {
                 self.processes[process].gradients.remove(&sequence);
             }
@@ -210,7 +247,8 @@ impl World {
         holds("shell", state.loaded.remove(&batch), || format!("process {process}: {batch} is not loaded"))?;
         holds("shell", state.computing.is_none(), || format!("process {process} computes two gradients"))?;
         let mut samples = Vec::new();
-        self.order.samples(batch, &mut samples);
+        let units = state.units.get(&batch).copied().unwrap_or(1);
+        self.order.samples(batch, u64::from(units), &mut samples);
         let (values, loss) = self.problem.gradient(&state.training, &samples);
         let finite = values.iter().all(|value| value.is_finite());
         holds("shell", finite, || format!("process {process} computed on values that never came"))?;
@@ -245,13 +283,14 @@ impl World {
     ) -> Verdict {
         let state = &mut self.processes[process];
         let request = header.sequence.0;
-        let is_wanted = |snapshot| {
-            state.expected.get(&(server, header.shard, snapshot)).is_some_and(|one| *one == request)
-        };
-        if is_wanted(false) {
+        let is_wanted =
+            |purpose| state.expected.get(&(server, header.shard, purpose)).is_some_and(|one| *one == request);
+        if is_wanted(Purpose::Fresher) {
+            state.fresher.insert(header.shard, (*header, values.to_vec()));
+        } else if is_wanted(Purpose::Training) {
             state.training[header.keys.as_indices()].copy_from_slice(values);
             state.versions.insert(header.shard, header.version);
-        } else if is_wanted(true) {
+        } else if is_wanted(Purpose::Evaluation) {
             state.evaluation[header.keys.as_indices()].copy_from_slice(values);
         } else {
             return Ok(());

@@ -56,7 +56,7 @@ pub(crate) struct Outcome {
 
 impl World {
     pub(crate) fn new(scenario: Scenario, problem: Box<dyn Problem>, trace: Trace) -> Self {
-        let Scenario { seed, samples, batch, epochs, servers, shards_per_server, .. } = scenario;
+        let Scenario { seed, samples, epochs, servers, shards_per_server, .. } = scenario;
         let laws =
             if scenario.reboot.is_some() { Vec::new() } else { invariants::all(&scenario, problem.as_ref()) };
         let mut world = Self {
@@ -64,7 +64,7 @@ impl World {
             agenda: Agenda::default(),
             chance: Chance::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15)),
             weather: scenario.weather,
-            order: DataOrder::new(seed, samples, batch, epochs),
+            order: DataOrder::new(seed, samples, scenario.cut().unit, epochs),
             partition: Partition::new(problem.layout().len(), servers, shards_per_server),
             servers: Vec::new(),
             processes: Vec::new(),
