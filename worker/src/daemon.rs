@@ -166,6 +166,7 @@ fn worker_settings(
         data_hash: dataset.fingerprint(),
         sample_count: dataset.train.len() as u64,
         batch_count: order.batch_count(),
+        units_max: u32::try_from(config.cut().units_max()).unwrap_or(u32::MAX),
         refreshes: config.consistency.policy.refreshes(),
         fragments: config.local.map_or(1, |local| local.fragments),
         lease: Duration::from_secs_f64(config.cluster.lease_s),

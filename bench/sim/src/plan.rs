@@ -160,6 +160,7 @@ impl Plan {
             lease: self.lease,
             connect_timeout: duration(config.cluster.connect_timeout_s),
             wait_report: NEVER_REPORTED,
+            units_max: u32::try_from(config.cut().units_max()).unwrap_or(u32::MAX),
             refreshes: config.consistency.policy.refreshes(),
             fragments: config.local.map_or(1, |local| local.fragments),
             stop_on_bad_gradient: config.consistency.on_bad_gradient == OnBadGradient::Stop,

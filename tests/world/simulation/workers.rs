@@ -79,6 +79,7 @@ impl World {
             data_hash: 1,
             sample_count: scenario.samples,
             batch_count: scenario.batch_count(),
+            units_max: scenario.cut().units_max() as u32,
             refreshes: scenario.policy.refreshes(),
             fragments: 1,
             lease: scenario.lease,

@@ -20,6 +20,8 @@ pub struct Settings {
     pub sample_count: u64,
     /// Units of the whole run, of which batches are made.
     pub batch_count: u64,
+    /// Most units of one batch: what is larger would be memory that was not reckoned with.
+    pub units_max: u32,
     /// Whether values are pulled anew while others are waited for (essp).
     pub refreshes: bool,
     /// Parts that the parameters are pushed in, one an iteration in turn; 1 for all of them each time.

@@ -192,6 +192,11 @@ impl Worker {
         if !self.asking.has_begun() {
             return Err(WorkerError::OutOfPlace { server, what: "work before it was asked" });
         }
+        if let Work::Batch { units, .. } = work
+            && !(1..=self.settings.units_max).contains(&units)
+        {
+            return Err(WorkerError::OutOfPlace { server, what: "a batch of a size that no batch has" });
+        }
         self.has_started = true;
         self.evaluated.clear();
         self.heard_entered(server);

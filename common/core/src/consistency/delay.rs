@@ -99,7 +99,8 @@ impl Delay {
             Treatment::CompensateAdaptive { strength } => {
                 let places = gradient.iter_mut().zip(now).zip(read).zip(&mut self.mean_square);
                 for (((gradient, now), read), mean_square) in places {
-                    let square = *gradient * *gradient;
+                    // One that overflows must not stay in the memory for ever.
+                    let square = (*gradient * *gradient).min(f32::MAX);
                     *mean_square = MEAN_SQUARE_KEPT * *mean_square + (1.0 - MEAN_SQUARE_KEPT) * square;
                     *gradient += strength / (*mean_square + EPSILON).sqrt() * square * (now - read);
                 }

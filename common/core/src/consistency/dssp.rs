@@ -1,8 +1,8 @@
 //! Dynamic stale-synchronous parallel (Zhao et al. 2019): ssp whose bound moves between two.
 //!
-//! A worker that would be held at the low bound is looked at, and again whenever the minimum clock rises: from the times of the last two pushes of everyone it is foreseen
-//! how long it would wait after r more iterations, for each r up to high - low, and the r with the least waiting is granted (the
-//! smallest such r). Whatever is granted, the high bound is never exceeded. With low = high that is ssp.
+//! A worker that would be held at the low bound is looked at, and again whenever the minimum clock rises: from the times of the last
+//! two pushes of everyone it is foreseen how long it would wait after r more iterations, for each r up to high - low, and the r with the
+//! least waiting is granted (the smallest such r). Whatever is granted, the high bound is never exceeded. With low = high that is ssp.
 
 use std::collections::BTreeMap;
 

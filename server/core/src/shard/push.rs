@@ -110,16 +110,11 @@ impl Shard {
         &mut self,
         now: Moment,
         push: &Push,
-        gradient: Vec<f32>,
+        mut gradient: Vec<f32>,
         effects: &mut Vec<ShardEffect>,
     ) -> Option<PushOutcome> {
         if let Some(index) = first_not_finite(&gradient) {
-            let key = self.keys.start + index as u64;
-            let tensor = self.layout.tensor_of(key).map_or_else(String::new, |tensor| tensor.path.clone());
-            let (worker, shard, clock) = (push.worker, self.id, push.clock);
-            effects.push(ShardEffect::Notice(Notice::BadGradient { worker, shard, clock, tensor }));
-            effects.push(ShardEffect::Recycle(gradient));
-            return Some(PushOutcome::NotFinite { key });
+            return Some(self.refuse_not_finite(push, index, gradient, effects));
         }
         let staleness = self.version.0.saturating_sub(push.pulled.0);
         let spec = self.delay.spec();
@@ -132,6 +127,13 @@ impl Shard {
             effects.push(ShardEffect::Recycle(gradient));
             return Some(PushOutcome::Dropped(DropReason::LateClock { open: self.open }));
         }
+        if spec.treatment.compensates() {
+            self.compensate(push, &mut gradient);
+            // The square of a large gradient that is finite need not be.
+            if let Some(index) = first_not_finite(&gradient) {
+                return Some(self.refuse_not_finite(push, index, gradient, effects));
+            }
+        }
         let room = room(&self.table, self.open, &self.collected, self.collected_at);
         match self.policy.push(now, &room, push.worker, push.clock) {
             PushVerdict::Apply => Some(self.apply_alone(push, gradient, staleness, effects)),
@@ -143,14 +145,29 @@ impl Shard {
         }
     }
 
+    /// Names what is wrong with a gradient, which is left out.
+    fn refuse_not_finite(
+        &self,
+        push: &Push,
+        index: usize,
+        gradient: Vec<f32>,
+        effects: &mut Vec<ShardEffect>,
+    ) -> PushOutcome {
+        let key = self.keys.start + index as u64;
+        let tensor = self.layout.tensor_of(key).map_or_else(String::new, |tensor| tensor.path.clone());
+        let (worker, shard, clock) = (push.worker, self.id, push.clock);
+        effects.push(ShardEffect::Notice(Notice::BadGradient { worker, shard, clock, tensor }));
+        effects.push(ShardEffect::Recycle(gradient));
+        PushOutcome::NotFinite { key }
+    }
+
     fn apply_alone(
         &mut self,
         push: &Push,
-        mut gradient: Vec<f32>,
+        gradient: Vec<f32>,
         staleness: u64,
         effects: &mut Vec<ShardEffect>,
     ) -> PushOutcome {
-        self.compensate(push, &mut gradient);
         let weight = self.delay.spec().treatment.weight(staleness);
         let share = self.batch.map_or(1.0, |batch| (f64::from(push.samples) / batch as f64) as f32);
         let step = Step {
@@ -169,11 +186,10 @@ impl Shard {
         &mut self,
         now: Moment,
         push: &Push,
-        mut gradient: Vec<f32>,
+        gradient: Vec<f32>,
         staleness: u64,
         at: Clock,
     ) -> Option<PushOutcome> {
-        self.compensate(push, &mut gradient);
         let weight = self.delay.spec().treatment.weight(staleness);
         let is_answered = !self.policy.withholds();
         self.collected_at = now;

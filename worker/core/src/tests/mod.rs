@@ -33,6 +33,7 @@ pub(crate) fn settings(servers: u32) -> Settings {
         data_hash: 3,
         sample_count: 100,
         batch_count: 20,
+        units_max: 1,
         refreshes: false,
         fragments: 1,
         lease: Duration::from_secs(9),

@@ -115,3 +115,16 @@ fn fragments_are_pushed_in_turn_and_pulled_when_they_change() {
 const fn work_of(index: u64) -> ToPeer {
     ToPeer::Work(Work::Batch { batch: BatchIndex(index), units: 1, evaluate: None, enter: None })
 }
+
+#[test]
+fn a_batch_larger_than_any_or_of_nothing_is_refused() {
+    for units in [0, 2, u32::MAX] {
+        let mut rig = Rig::registered(settings(2));
+        let work = Work::Batch { batch: BatchIndex(0), units, evaluate: None, enter: None };
+        let effects = rig.hear(0, ToPeer::Work(work));
+        assert!(effects.iter().all(|effect| !matches!(effect, Effect::LoadBatch { .. })), "{effects:?}");
+        assert!(
+            effects.iter().any(|effect| matches!(effect, Effect::Send { message: ToServer::Leave(_), .. }))
+        );
+    }
+}

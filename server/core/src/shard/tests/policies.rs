@@ -171,3 +171,24 @@ fn a_batch_that_is_done_again_late_takes_the_rate_of_the_present() {
         assert_eq!(world.shard.values(), Some(&[expected; 3][..]), "batch {batch} of 1000");
     }
 }
+
+#[test]
+fn a_correction_that_overflows_is_refused_and_leaves_values_and_memory_as_they_were() {
+    use slackline_core::consistency::Treatment;
+    for treatment in
+        [Treatment::Compensate { strength: 1.0 }, Treatment::CompensateAdaptive { strength: 1e30 }]
+    {
+        let mut world = World::new(PolicySpec::Asp, 2);
+        world.shard.delay = Delay::new(DelaySpec { treatment, drop_at: None }, KEYS as usize);
+        for index in 0..2 {
+            handled(&mut world, 1, pull(index, 0, 0));
+        }
+        handled(&mut world, 2, ShardEvent::Push(push(0, 0, 0, 2.0)));
+        let effects = handled(&mut world, 3, ShardEvent::Push(push(1, 0, 0, 1e25)));
+        assert_eq!(outcomes(&effects)[0].1, PushOutcome::NotFinite { key: 0 }, "{treatment:?}");
+        assert_eq!(world.shard.values(), Some(&[-2.0; 3][..]));
+        handled(&mut world, 4, pull(1, 1, 1));
+        let effects = handled(&mut world, 5, ShardEvent::Push(push(1, 1, 1, 1.0)));
+        assert_eq!(outcomes(&effects)[0].1, applied(2, 0), "{treatment:?}");
+    }
+}
