@@ -14,6 +14,9 @@ pub const SERVER_COUNT_MAX: u32 = 1024;
 /// Workers that may be members of a run at once.
 pub const WORKER_COUNT_MAX: u32 = 16_384;
 
+/// Workers of one allreduce: all their addresses go into one message.
+pub const GROUP_COUNT_MAX: u32 = 512;
+
 /// Workers that a run may have seen in its life; each costs the fence a few bytes.
 pub const WORKER_EVER_MAX: u32 = 1 << 20;
 
