@@ -53,6 +53,10 @@ number!(
     Version(u64), "version "
 );
 number!(
+    /// A group of an allreduce: the workers that average among themselves until one comes or goes. Counted from 1.
+    Generation(u64), "generation "
+);
+number!(
     /// Number of a push within one incarnation of a worker, from 1, the same on all shards.
     Sequence(u64), "push "
 );

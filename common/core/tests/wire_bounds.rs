@@ -9,9 +9,10 @@ use std::cell::Cell;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng;
+use slackline_core::collective::Topology;
 use slackline_core::histogram::Histogram;
 use slackline_core::ids::{
-    BatchIndex, Clock, Incarnation, KeyRange, Sequence, ServerId, ShardId, Version, WorkerId,
+    BatchIndex, Clock, Generation, Incarnation, KeyRange, Sequence, ServerId, ShardId, Version, WorkerId,
 };
 use slackline_core::limits::{CONTROL_BYTES_MAX, VALUE_COUNT_MAX};
 use slackline_core::schedule::random_stream;
@@ -73,6 +74,7 @@ fn to_server() -> Vec<ToServer> {
             data_hash: 3,
             sample_count: 4,
             former: Some((WorkerId(5), Incarnation(6))),
+            peers_at: Some(text.clone()),
         }),
         ToServer::Renew,
         ToServer::Enter { clock },
@@ -86,6 +88,14 @@ fn to_server() -> Vec<ToServer> {
         ToServer::Pull(Pull { shard, request: 2, kind: PullKind::Gated { clock, after: Sequence(3) } }),
         ToServer::PushNothing { shard, sequence: Sequence(2), clock },
         ToServer::Leave(Leave { outcome: Outcome::Failed(text.clone()), report: None }),
+        ToServer::Ready(Ready { generation: Generation(1), clock, units: 2, measured: None }),
+        ToServer::Trouble(Trouble { generation: Generation(1), worker: WorkerId(2), reason: text.clone() }),
+        ToServer::Stepped(Stepped {
+            generation: Generation(1),
+            clock,
+            units: 2,
+            report: Some(Report::default()),
+        }),
         ToServer::Stop { reason: text },
     ]
 }
@@ -117,12 +127,30 @@ fn to_peer() -> Vec<ToPeer> {
         ToPeer::Work(Work::Batch { batch: BatchIndex(1), units: 1, evaluate: Some(2), enter: Some(clock) }),
         ToPeer::Pushed(Pushed { shard, sequence: Sequence(1), duplicate: false, clock, outcome, held_us: 2 }),
         ToPeer::Status(Box::new(Status { members: vec![member; 2], shards: vec![row], ..bare_status() })),
+        ToPeer::Group(Group {
+            run: 1,
+            generation: Generation(2),
+            topology: Topology::Torus { x: 1, y: 2 },
+            members: vec![GroupMember { worker, incarnation, address: Text::new("a:1") }; 2],
+            clock,
+            units: 3,
+            source: Some(worker),
+        }),
+        ToPeer::Regroup { generation: Generation(1) },
         ToPeer::Refused(Refusal { code: RefusalCode::Full, text: Text::new("no") }),
     ]
 }
 
 fn headers() -> impl Iterator<Item = TransferHeader> {
-    [TransferKind::Push, TransferKind::Initial, TransferKind::Values].into_iter().map(|kind| TransferHeader {
+    let kinds = [
+        TransferKind::Push,
+        TransferKind::Initial,
+        TransferKind::Values,
+        TransferKind::Part,
+        TransferKind::State,
+        TransferKind::Probe,
+    ];
+    kinds.into_iter().map(|kind| TransferHeader {
         kind,
         dtype: Dtype::F32,
         shard: ShardId(1),
@@ -145,7 +173,19 @@ fn headers() -> impl Iterator<Item = TransferHeader> {
 fn valid() -> Vec<Vec<u8>> {
     let server = to_server().into_iter().map(|message| encode(&message).unwrap());
     let peer = to_peer().into_iter().map(|message| encode(&message).unwrap());
-    server.chain(peer).chain(headers().map(|header| header.to_bytes().to_vec())).collect()
+    let hello = Hello {
+        protocol: PROTOCOL,
+        run: 1,
+        generation: Generation(2),
+        layout_hash: 3,
+        config_hash: 4,
+        worker: WorkerId(5),
+        incarnation: Incarnation(6),
+    };
+    let between =
+        [PeerMessage::Hello(hello), PeerMessage::WantState { clock: Clock(1) }, PeerMessage::Ping(2)];
+    let between = between.map(|message| encode(&message).unwrap());
+    server.chain(peer).chain(between).chain(headers().map(|header| header.to_bytes().to_vec())).collect()
 }
 
 fn below(random: &mut ChaCha8Rng, bound: usize) -> usize {
@@ -197,7 +237,7 @@ fn a_million_frames_of_noise_and_damage_neither_panic_nor_allocate_much() {
     let valid = valid();
     let mut random = random_stream(20_261, 0);
     let mut frame = Vec::with_capacity(1024);
-    let mut accepted = [0; 3];
+    let mut accepted = [0; 4];
     for index in 0..FRAMES {
         if index % 2 == 0 {
             noise(&mut random, &mut frame);
@@ -207,13 +247,15 @@ fn a_million_frames_of_noise_and_damage_neither_panic_nor_allocate_much() {
         let (read, largest) = largest_allocation(|| {
             let server = decode::<ToServer>(&frame).is_ok();
             let peer = decode::<ToPeer>(&frame).is_ok();
-            (server, peer, decode_header(&frame))
+            let between = decode::<PeerMessage>(&frame).is_ok();
+            (server, peer, between, decode_header(&frame))
         });
         assert!(largest <= ALLOCATION_MAX, "frame {index} made its reader allocate {largest} bytes at once");
         accepted[0] += usize::from(read.0);
         accepted[1] += usize::from(read.1);
-        if let Ok(header) = read.2 {
-            accepted[2] += 1;
+        accepted[2] += usize::from(read.2);
+        if let Ok(header) = read.3 {
+            accepted[3] += 1;
             let end = header.stripe.start.checked_add(header.stripe.len).unwrap();
             assert!(end <= header.keys.start + header.keys.len && end <= VALUE_COUNT_MAX, "frame {index}");
         }
@@ -246,6 +288,17 @@ fn a_text_a_list_or_a_map_that_lies_about_its_length_is_malformed() {
     let ask = ToServer::Ask(Ask { clock: Clock(0), done: None, returned: None, compute_us: 1, report });
     let end = encode(&ask).unwrap().len();
     lies_are_refused(&ask, &[end - 48, end - 24]);
+    let group = Group {
+        run: 1,
+        generation: Generation(2),
+        topology: Topology::Ring,
+        members: Vec::new(),
+        clock: Clock(3),
+        units: 4,
+        source: None,
+    };
+    lies_are_refused(&ToPeer::Group(group), &[24]);
+    lies_are_refused(&PeerMessage::Refused(Text::default()), &[4]);
     // Behind variant, server, phase and no progress: members, hidden members, held pulls, shards.
     lies_are_refused(&ToPeer::Status(Box::new(bare_status())), &[13, 25, 33]);
 }

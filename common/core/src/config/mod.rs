@@ -24,6 +24,7 @@ pub use schema::{Absent, KEYS, Key, SECTIONS, VARIABLE_PREFIX, key_of};
 pub use simulation::{Incident, Simulation, What, Whom};
 pub use value::Value;
 
+use crate::collective::{Order, Topology};
 use crate::consistency::{DelaySpec, PolicySpec};
 use crate::layout::Layout;
 use crate::local::LocalSpec;
@@ -58,6 +59,8 @@ pub struct Config {
     pub local: Option<LocalSpec>,
     /// How far workers may run apart.
     pub consistency: Consistency,
+    /// The allreduce between the workers; none where parameters live on servers.
+    pub sync: Option<Allreduce>,
     /// When the model is measured.
     pub evaluate: Evaluate,
     /// What is recorded.
@@ -135,6 +138,23 @@ pub enum OnBadGradient {
     Drop,
     /// It stops the run.
     Stop,
+}
+
+/// Section `sync`, where `sync.method` is `allreduce`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allreduce {
+    /// Who sends what to whom.
+    pub topology: Topology,
+    /// Bytes at which a bucket is closed; 0 for one bucket of everything.
+    pub bucket_bytes: u64,
+    /// Which tensors go first.
+    pub order: Order,
+    /// Whether the others go on without a lost worker, and take in new ones.
+    pub elastic: bool,
+    /// Address that a worker listens on for the others.
+    pub listen: String,
+    /// What the others are told; none for what the first server sees.
+    pub advertise: Option<String>,
 }
 
 /// Section `evaluate`.
@@ -220,6 +240,10 @@ impl Config {
     /// The policy in words, with what belongs to it.
     #[must_use]
     pub fn policy_text(&self) -> String {
+        if let Some(sync) = &self.sync {
+            let elastic = if sync.elastic { "elastic " } else { "" };
+            return format!("{elastic}allreduce({})", sync.topology);
+        }
         let policy = self.consistency.policy;
         match self.local {
             None => policy.to_string(),

@@ -71,6 +71,12 @@ pub enum Fault {
         /// What would fit.
         rule: &'static str,
     },
+    /// `sync.topology` is none, or does not fit the workers.
+    #[error("{problem}")]
+    Topology {
+        /// What is wrong, with what would fit.
+        problem: String,
+    },
     /// A number is larger than what it counts.
     #[error("at most {most}: there are no more {of}")]
     TooMany {

@@ -8,6 +8,8 @@ use super::resolve::{Entries, SET_LAYER};
 use super::schema::KEYS;
 use super::simulation::{Incident, Whom};
 use super::value::Value;
+use crate::collective::Topology;
+use crate::limits::GROUP_COUNT_MAX;
 
 /// The most that a UDP datagram over IPv4 can carry, which is what "auto" may find on a loopback.
 const DATAGRAM_BYTES_MAX: i64 = 65_507;
@@ -20,7 +22,7 @@ pub(super) fn check(entries: &Entries, faulty: &BTreeSet<&'static str>) -> Vec<P
             problems.extend(broken(entries).map(|fault| entries.problem(keys[0], fault)));
         }
     };
-    rule(&["cluster.addresses", "servers"], &addresses);
+    rule(&["cluster.addresses", "servers", "sync.method"], &addresses);
     rule(&["model.widths", "model.kind"], &widths);
     rule(&["model.kind", "data.dataset"], &quadratic);
     rule(&["train.microbatch", "train.batch"], &microbatch);
@@ -29,8 +31,16 @@ pub(super) fn check(entries: &Entries, faulty: &BTreeSet<&'static str>) -> Vec<P
     rule(&["consistency.high", "consistency.low", "consistency.policy"], &bounds);
     rule(&["consistency.backup", "workers", "consistency.policy"], &backup);
     rule(&["consistency.quorum", "workers", "consistency.policy"], &quorum);
+    rule(&["sync.topology", "workers", "sync.method"], &topology);
+    rule(
+        &["sync.method", "local.mode", "train.proportional", "consistency.delay", "consistency.drop_at"],
+        &alone,
+    );
+    rule(&["workers", "sync.method"], &group);
+    rule(&["sync.listen", "sync.method"], &listen);
+    rule(&["sync.advertise", "sync.method"], &advertise);
     rule(&["stragglers.file", "stragglers.kind"], &recorded);
-    rule(&["simulation.incidents", "workers", "servers"], &incidents);
+    rule(&["simulation.incidents", "workers", "servers", "sync.method"], &incidents);
     rule(&["transport.initial_window_bytes", "transport.datagram_bytes"], &initial_window);
     rule(&["transport.connection_window_bytes", "transport.stream_window_bytes"], &connection_window);
     for key in KEYS {
@@ -50,7 +60,9 @@ fn addresses(entries: &Entries) -> Option<Fault> {
     if addresses.is_empty() {
         return None;
     }
-    if i64::try_from(addresses.len()) != Ok(servers) {
+    // An allreduce needs the first server only; a file made for more goes as well.
+    let is_enough = is_allreduce(entries) && addresses.len() == 1;
+    if i64::try_from(addresses.len()) != Ok(servers) && !is_enough {
         return Some(Fault::AddressCount { count: addresses.len(), servers });
     }
     for (place, address) in addresses.iter().enumerate() {
@@ -144,6 +156,55 @@ fn quorum(entries: &Entries) -> Option<Fault> {
     (takes_it && count > workers).then_some(Fault::TooMany { most: workers, of: "workers" })
 }
 
+fn is_allreduce(entries: &Entries) -> bool {
+    entries.text("sync.method") == "allreduce"
+}
+
+fn topology(entries: &Entries) -> Option<Fault> {
+    let workers: u32 = entries.int("workers");
+    if !is_allreduce(entries) || workers > GROUP_COUNT_MAX {
+        return None;
+    }
+    let problem = match entries.text("sync.topology").parse::<Topology>() {
+        Err(unknown) => unknown.to_string(),
+        Ok(topology) => topology.fits(workers).err()?.to_string(),
+    };
+    Some(Fault::Topology { problem })
+}
+
+/// What only parameter servers can do.
+fn alone(entries: &Entries) -> Option<Fault> {
+    let has_more = entries.text("local.mode") != "off"
+        || entries.flag("train.proportional")
+        || entries.text("consistency.delay") != "none"
+        || entries.int::<i64>("consistency.drop_at") != 0;
+    (is_allreduce(entries) && has_more).then_some(Fault::Unfit {
+        rule: "goes without local.mode, train.proportional, consistency.delay and consistency.drop_at: all workers make each step \
+               together",
+    })
+}
+
+fn group(entries: &Entries) -> Option<Fault> {
+    let most = i64::from(GROUP_COUNT_MAX);
+    let is_large = entries.int::<i64>("workers") > most;
+    (is_allreduce(entries) && is_large)
+        .then_some(Fault::TooMany { most, of: "workers that one allreduce takes" })
+}
+
+fn listen(entries: &Entries) -> Option<Fault> {
+    let is_right = entries.text("sync.listen").parse::<core::net::SocketAddr>().is_ok();
+    (is_allreduce(entries) && !is_right).then_some(Fault::Unfit {
+        rule: "expected an address and a port, such as \"0.0.0.0:0\" or \"[::]:7100\"",
+    })
+}
+
+fn advertise(entries: &Entries) -> Option<Fault> {
+    let advertise = entries.text("sync.advertise");
+    (is_allreduce(entries) && !advertise.is_empty() && !is_address(advertise)).then_some(Fault::Unfit {
+        rule: "expected host:port with a port from 1 to 65535 (IPv6 as [::1]:7000)",
+    })
+}
+
 fn recorded(entries: &Entries) -> Option<Fault> {
     let missing = entries.text("stragglers.kind") == "recorded" && entries.text("stragglers.file").is_empty();
     missing.then_some(Fault::Unfit { rule: "stragglers.kind = \"recorded\" needs a file" })
@@ -151,6 +212,7 @@ fn recorded(entries: &Entries) -> Option<Fault> {
 
 fn incidents(entries: &Entries) -> Option<Fault> {
     let (workers, servers): (u32, u32) = (entries.int("workers"), entries.int("servers"));
+    let servers = if is_allreduce(entries) { 1 } else { servers };
     let is_right = |value: &Value| {
         let Value::Text(text) = value else { return false };
         text.parse::<Incident>().is_ok_and(|incident| match incident.whom {

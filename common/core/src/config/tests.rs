@@ -197,6 +197,7 @@ fn every_word_of_a_choice_means_another_thing() {
                     ("model.kind", "mlp") => &[("model.widths", "[8]")],
                     ("model.kind", "quadratic") => &[("data.dataset", "\"noise\"")],
                     ("data.dataset", "noise") => &[("model.kind", "\"quadratic\"")],
+                    ("sync.order", _) => &[("sync.method", "\"allreduce\"")],
                     ("local.outer", _) => &[("local.mode", "\"difference\"")],
                     ("stragglers.kind", "recorded") => &[("stragglers.file", "\"a.csv\"")],
                     _ => &[],
@@ -220,7 +221,18 @@ fn any_value() -> impl Strategy<Value = Value> {
         (0.0..2.0).prop_map(Value::Float),
         any::<String>().prop_map(Value::Text),
         prop::sample::select(vec![
-            "", "mlp", "softmax", "bsp", "asp", "auto", "all", "sgd", "h:1", "[::1]:9"
+            "",
+            "mlp",
+            "softmax",
+            "bsp",
+            "asp",
+            "auto",
+            "all",
+            "sgd",
+            "h:1",
+            "[::1]:9",
+            "allreduce",
+            "torus(1, 2)"
         ])
         .prop_map(|word| Value::Text(word.to_owned())),
         Just(Value::Table),

@@ -5,7 +5,10 @@ use std::time::Duration;
 use super::resolve::Entries;
 use super::simulation::Simulation;
 use super::value::Value;
-use super::{Cluster, Config, Consistency, Data, Evaluate, Metrics, OnBadGradient, Train, Transport};
+use super::{
+    Allreduce, Cluster, Config, Consistency, Data, Evaluate, Metrics, OnBadGradient, Train, Transport,
+};
+use crate::collective::{Order, Topology};
 use crate::consistency::{DelaySpec, PolicySpec, Treatment};
 use crate::local::{LocalSpec, Outer};
 use crate::model::{DatasetSpec, ModelSpec};
@@ -18,7 +21,8 @@ impl Config {
         Self {
             seed: entries.int("seed"),
             workers: entries.int("workers"),
-            servers: entries.int("servers"),
+            // All that an allreduce needs a server for is one place to meet.
+            servers: if sync(entries).is_some() { 1 } else { entries.int("servers") },
             out: entries.text("out").to_owned(),
             cluster: cluster(entries),
             data: data(entries),
@@ -33,6 +37,7 @@ impl Config {
             optimizer: optimizer(entries),
             local: local(entries),
             consistency: consistency(entries),
+            sync: sync(entries),
             evaluate: evaluate(entries),
             metrics: Metrics { every_s: entries.float("metrics.every_s") },
             stragglers: stragglers(entries),
@@ -158,6 +163,18 @@ fn evaluate(entries: &Entries) -> Evaluate {
         accuracies: floats("evaluate.accuracies"),
         losses: floats("evaluate.losses"),
     }
+}
+
+fn sync(entries: &Entries) -> Option<Allreduce> {
+    let advertise = entries.text("sync.advertise");
+    (entries.text("sync.method") == "allreduce").then(|| Allreduce {
+        topology: entries.text("sync.topology").parse().unwrap_or(Topology::Ring),
+        bucket_bytes: entries.int::<u64>("sync.bucket_kib") << 10,
+        order: if entries.text("sync.order") == "forward" { Order::Forward } else { Order::Backward },
+        elastic: entries.flag("sync.elastic"),
+        listen: entries.text("sync.listen").to_owned(),
+        advertise: (!advertise.is_empty()).then(|| advertise.to_owned()),
+    })
 }
 
 /// Gradients of a quorum; as many as there are workers are all.

@@ -163,6 +163,15 @@ impl Optimizer {
         self.velocity.fill(0.0);
     }
 
+    /// Takes over the state of another one with the same rule and range; false, and nothing changed, if it is not of that length.
+    pub fn restore(&mut self, slots: &[f32]) -> bool {
+        let fits = slots.len() == self.velocity.len();
+        if fits {
+            self.velocity.copy_from_slice(slots);
+        }
+        fits
+    }
+
     /// The state beside the values: velocity, or nothing.
     #[must_use]
     pub fn slots(&self) -> &[f32] {

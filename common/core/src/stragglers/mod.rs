@@ -75,6 +75,13 @@ pub enum Slowness {
     },
 }
 
+/// The share of an iteration's compute time after which `done` of the model's `total` gradients exist, the last layers' first: a third
+/// goes forward, and two thirds go backward, evenly over the parameters (a layer's backward has two products where its forward has one).
+#[must_use]
+pub fn ready_share(done: u64, total: u64) -> f64 {
+    1.0 / 3.0 + 2.0 / 3.0 * (done.min(total) as f64 / total.max(1) as f64)
+}
+
 impl Stragglers {
     /// Whether a real worker waits at all; with [`Slowness::None`] it takes the time it takes.
     #[must_use]

@@ -33,6 +33,13 @@ pub enum TransferKind {
     Initial,
     /// Server to worker: the answer to a pull.
     Values,
+    /// Worker to worker: a part of a bucket of gradients. `shard` is the bucket, `sequence` the number of the transfer in the
+    /// schedule, `incarnation` the generation of the group, `clock` the iteration, `keys` begin at zero.
+    Part,
+    /// Worker to worker: all values (`shard` 0) or all of the optimizer's state (`shard` 1) after `clock` iterations.
+    State,
+    /// Worker to worker: bytes for measuring; `sequence` is the number to answer with.
+    Probe,
 }
 
 /// How a value is written.
@@ -106,6 +113,9 @@ impl TransferHeader {
             TransferKind::Push => 1,
             TransferKind::Initial => 2,
             TransferKind::Values => 3,
+            TransferKind::Part => 4,
+            TransferKind::State => 5,
+            TransferKind::Probe => 6,
         }]);
         put(&[match self.dtype {
             Dtype::F32 => 1,
@@ -145,6 +155,9 @@ impl TransferHeader {
             1 => TransferKind::Push,
             2 => TransferKind::Initial,
             3 => TransferKind::Values,
+            4 => TransferKind::Part,
+            5 => TransferKind::State,
+            6 => TransferKind::Probe,
             _ => return Err(WireError::Inconsistent { what: "kind" }),
         };
         let dtype = match bytes[7] {

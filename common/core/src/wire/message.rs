@@ -8,10 +8,13 @@ use std::fmt;
 
 use bincode::{Decode, Encode};
 
+use super::group::{Group, Ready, Stepped, Trouble};
 use super::status::Status;
 use crate::consistency::DropReason;
 use crate::histogram::Histogram;
-use crate::ids::{BatchIndex, Clock, Incarnation, Sequence, ServerId, ShardId, Version, WorkerId};
+use crate::ids::{
+    BatchIndex, Clock, Generation, Incarnation, Sequence, ServerId, ShardId, Version, WorkerId,
+};
 use crate::limits::TEXT_BYTES_MAX;
 
 /// A text of bounded length.
@@ -87,6 +90,12 @@ pub enum ToServer {
         /// Why.
         reason: Text,
     },
+    /// Worker of an allreduce to coordinator: I am in no group and can be in the next.
+    Ready(Ready),
+    /// Worker of an allreduce to coordinator: the group cannot go on as it is.
+    Trouble(Trouble),
+    /// Worker of an allreduce to coordinator: how far I am.
+    Stepped(Stepped),
 }
 
 /// See [`ToServer::Join`].
@@ -102,6 +111,8 @@ pub struct Join {
     pub sample_count: u64,
     /// A worker whose lease ran out comes back under its old id with a new incarnation.
     pub former: Option<(WorkerId, Incarnation)>,
+    /// Where other workers reach it, in an allreduce: `host:port`, or `:port` at the address that it is seen at.
+    pub peers_at: Option<Text>,
 }
 
 /// See [`ToServer::Register`].
@@ -358,6 +369,13 @@ pub enum ToPeer {
     Overtaken {
         /// The clock that is open.
         open: Clock,
+    },
+    /// Answer to [`ToServer::Ready`]: the group that the worker belongs to from now on.
+    Group(Group),
+    /// The group of this generation is dissolved: drop the iteration under way, and say [`ToServer::Ready`].
+    Regroup {
+        /// Which.
+        generation: Generation,
     },
 }
 

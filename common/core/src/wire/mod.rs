@@ -2,31 +2,35 @@
 //!
 //! Two kinds of bytes, and no third:
 //!
-//! - **Control messages** ([`ToServer`], [`ToPeer`]): small enums in bincode (fixed-width little-endian integers), each in a
+//! - **Control messages** ([`ToServer`], [`ToPeer`], [`PeerMessage`]): small enums in bincode (fixed-width little-endian integers), each in a
 //!   frame of a `u32` length and that many bytes, at most [`CONTROL_BYTES_MAX`]. Trailing bytes are refused.
 //! - **Transfers** ([`TransferHeader`]): one fixed header, then raw little-endian f32. Tensors never pass through bincode.
 //!
 //! This is the only module that calls bincode, and the golden bytes in its tests pin the layout: the same layout is
 //! bincode 1's and wincode's default, so the crate can be replaced without changing the wire.
 
+mod group;
 mod header;
 mod message;
+mod peer;
 mod status;
 
 use bincode::config::{Configuration, Fixint, Limit, LittleEndian};
 use bincode::{Decode, Encode};
 
+pub use group::{Group, GroupMember, LinkFigures, Ready, Stepped, Trouble};
 pub use header::{Dtype, HEADER_BYTES, TransferHeader, TransferKind, stripes};
 pub use message::{
     Ask, Evaluated, Join, Leave, Outcome, Pull, PullKind, PushOutcome, Pushed, Refusal, RefusalCode,
     Register, Report, Served, Text, Times, ToPeer, ToServer, Work,
 };
+pub use peer::{Hello, PeerMessage, Stranger};
 pub use status::{HeldRow, MemberRow, Phase, Progress, RefusedCounts, ShardRow, Status};
 
 use crate::limits::CONTROL_BYTES_MAX;
 
 /// Protocol version; part of the ALPN name and of the first message.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// ALPN name of the protocol.
 pub const ALPN: &[u8] = b"slackline/1";

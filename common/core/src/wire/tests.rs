@@ -1,6 +1,7 @@
 //! What travels is pinned byte by byte, comes back as it was sent, and cannot hurt its reader.
 
 mod golden;
+mod groups;
 mod header;
 mod limits;
 mod samples;
@@ -24,6 +25,7 @@ fn is_pinned<M: Encode + Decode<()> + Debug + PartialEq>((what, message, hex): &
 fn every_message_has_its_golden_bytes() {
     golden::to_server().iter().for_each(is_pinned);
     golden::to_peer().iter().for_each(is_pinned);
+    groups::between_workers().iter().for_each(is_pinned);
 }
 
 /// Matches without a wildcard, so that a new variant does not compile before it is pinned.
@@ -41,6 +43,9 @@ const fn server_variant(message: &ToServer) -> u8 {
         ToServer::Leave(_) => 9,
         ToServer::Status => 10,
         ToServer::Stop { .. } => 11,
+        ToServer::Ready(_) => 12,
+        ToServer::Trouble(_) => 13,
+        ToServer::Stepped(_) => 14,
     }
 }
 
@@ -56,6 +61,8 @@ const fn peer_variant(message: &ToPeer) -> u8 {
         ToPeer::Goodbye => 7,
         ToPeer::Renewed => 8,
         ToPeer::Overtaken { .. } => 9,
+        ToPeer::Group(_) => 10,
+        ToPeer::Regroup { .. } => 11,
     }
 }
 
@@ -63,15 +70,15 @@ const fn peer_variant(message: &ToPeer) -> u8 {
 fn every_variant_is_among_the_golden_ones() {
     let server: BTreeSet<u8> =
         golden::to_server().iter().map(|(_, message, _)| server_variant(message)).collect();
-    assert_eq!(server, (0..12).collect());
+    assert_eq!(server, (0..15).collect());
     let peer: BTreeSet<u8> = golden::to_peer().iter().map(|(_, message, _)| peer_variant(message)).collect();
-    assert_eq!(peer, (0..10).collect());
+    assert_eq!(peer, (0..12).collect());
 }
 
 #[test]
 fn a_variant_that_does_not_exist_is_malformed() {
-    assert_eq!(decode::<ToServer>(&12_u32.to_le_bytes()), Err(WireError::Malformed));
-    assert_eq!(decode::<ToPeer>(&10_u32.to_le_bytes()), Err(WireError::Malformed));
+    assert_eq!(decode::<ToServer>(&15_u32.to_le_bytes()), Err(WireError::Malformed));
+    assert_eq!(decode::<ToPeer>(&12_u32.to_le_bytes()), Err(WireError::Malformed));
     // A bool and an option of 2, a text that is not UTF-8.
     assert_eq!(decode::<ToPeer>(&golden::bytes("02000000 02")), Err(WireError::Malformed));
     assert_eq!(decode::<ToServer>(&golden::bytes("09000000 00000000 02")), Err(WireError::Malformed));
@@ -94,6 +101,7 @@ fn stands_alone<M: Decode<()> + Debug + PartialEq>((what, _, hex): &Golden<M>) {
 fn a_message_that_is_cut_is_malformed_and_one_with_more_behind_it_is_refused() {
     golden::to_server().iter().for_each(stands_alone);
     golden::to_peer().iter().for_each(stands_alone);
+    groups::between_workers().iter().for_each(stands_alone);
 }
 
 #[test]
@@ -133,6 +141,12 @@ proptest! {
     fn a_message_to_a_server_comes_back_as_it_was(message in strategies::to_server()) {
         let bytes = encode(&message).unwrap();
         prop_assert_eq!(decode::<ToServer>(&bytes), Ok(message));
+    }
+
+    #[test]
+    fn a_message_between_workers_comes_back_as_it_was(message in groups::any_between_workers()) {
+        let bytes = encode(&message).unwrap();
+        prop_assert_eq!(decode::<PeerMessage>(&bytes), Ok(message));
     }
 
     #[test]

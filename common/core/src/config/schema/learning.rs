@@ -241,7 +241,8 @@ pub(super) const LEARNING: &[Key] = &[
         Absent::Default("\"drop\""),
         "",
         "What a gradient with a nan or an infinity does: its push is dropped and counted and its batch is lost, \
-         or it stops the run. Either way it is never applied, and worker, clock and tensor are named.",
+         or it stops the run. Either way it is never applied, and worker, clock and tensor are named. In an allreduce it makes the whole \
+         sum so: all workers leave that iteration out.",
     ),
     Key::new(
         "evaluate.every_epochs",

@@ -3,6 +3,7 @@
 
 mod learning;
 mod run;
+mod sync;
 mod world;
 
 use super::kind::Kind;
@@ -98,6 +99,7 @@ pub const SECTIONS: &[(&str, &str)] = &[
     ("optimizer", "What a gradient does to the parameters."),
     ("local", "Local steps: workers that walk on their own for a while before they push."),
     ("consistency", "How far workers may run apart."),
+    ("sync", "How gradients come together: on parameter servers, or by an allreduce between the workers."),
     ("evaluate", "When the model is measured on the test set."),
     ("metrics", "What is recorded while it trains."),
     ("stragglers", "Slowness on purpose, the same for real workers and in virtual time."),
@@ -117,10 +119,10 @@ const DAY_S: f64 = 86_400.0;
 /// Every key, section by section in the order of [`SECTIONS`].
 pub const KEYS: &[Key] = &joined();
 
-const COUNT: usize = run::RUN.len() + learning::LEARNING.len() + world::WORLD.len();
+const COUNT: usize = run::RUN.len() + learning::LEARNING.len() + sync::SYNC.len() + world::WORLD.len();
 
 const fn joined() -> [Key; COUNT] {
-    let parts: [&[Key]; 3] = [run::RUN, learning::LEARNING, world::WORLD];
+    let parts: [&[Key]; 4] = [run::RUN, learning::LEARNING, sync::SYNC, world::WORLD];
     let mut all = [run::RUN[0]; COUNT];
     let (mut part, mut count) = (0, 0);
     while part < parts.len() {

@@ -64,6 +64,14 @@ fn unlike_any_default() -> Layer {
             ("consistency.delay_strength", "0.1875"),
             ("consistency.drop_at", "35"),
             ("consistency.on_bad_gradient", "\"stop\""),
+            // An allreduce goes without much of what stands here: it has a test of its own.
+            ("sync.method", "\"server\""),
+            ("sync.topology", "\"torus(3, 4)\""),
+            ("sync.bucket_kib", "40"),
+            ("sync.order", "\"forward\""),
+            ("sync.elastic", "true"),
+            ("sync.listen", "\"[::1]:41\""),
+            ("sync.advertise", "\"b:42\""),
             ("evaluate.every_epochs", "0.75"),
             ("evaluate.accuracies", "[0.9, 1]"),
             ("evaluate.losses", "[0.7]"),
@@ -134,6 +142,7 @@ fn every_key_reaches_its_field() {
             delay: DelaySpec { treatment: Treatment::Compensate { strength: 0.1875 }, drop_at: Some(35) },
             on_bad_gradient: OnBadGradient::Stop,
         },
+        sync: None,
         evaluate: Evaluate { every_epochs: 0.75, accuracies: vec![0.9, 1.0], losses: vec![0.7] },
         metrics: Metrics { every_s: 25.5 },
         stragglers: Stragglers {
@@ -169,4 +178,44 @@ fn every_key_reaches_its_field() {
     assert_eq!(resolved.config, expected);
     let again = Config::resolve(&[read_back(&resolved.to_toml())]).unwrap();
     assert_eq!((&again.config, again.hash()), (&expected, resolved.hash()));
+}
+
+#[test]
+fn every_key_of_an_allreduce_reaches_its_field() {
+    let resolve = |more: &[(&str, &str)]| {
+        let mut layer = unlike_any_default();
+        let keys =
+            [("sync.method", "\"allreduce\""), ("local.mode", "\"off\""), ("train.proportional", "false")];
+        let alone = [("consistency.delay", "\"none\""), ("consistency.drop_at", "0")];
+        for (key, value) in keys.iter().chain(&alone).chain(more) {
+            layer.values.retain(|(name, _)| name != key);
+            layer.values.push(((*key).to_owned(), Value::from_literal(value).unwrap()));
+        }
+        Config::resolve(&[layer]).unwrap().config
+    };
+    let expected = Allreduce {
+        topology: Topology::Torus { x: 3, y: 4 },
+        bucket_bytes: 40 << 10,
+        order: Order::Forward,
+        elastic: true,
+        listen: "[::1]:41".to_owned(),
+        advertise: Some("b:42".to_owned()),
+    };
+    assert_eq!(resolve(&[]).sync.as_ref(), Some(&expected));
+    let more = [("servers", "1"), ("sync.order", "\"backward\""), ("sync.advertise", "\"\"")];
+    let other = Allreduce { order: Order::Backward, advertise: None, ..expected };
+    let config = resolve(&more);
+    assert_eq!(config.sync.as_ref(), Some(&other));
+    assert_eq!(config.policy_text(), "elastic allreduce(torus(3, 4))");
+}
+
+#[test]
+fn an_allreduce_needs_one_server_whatever_the_file_says() {
+    let run = [("sync.method", "\"allreduce\""), ("servers", "3"), ("workers", "2")];
+    let config = resolve(&[layer("b.toml", &run)]).unwrap().config;
+    for addresses in ["[\"a:1\"]", "[\"a:1\", \"b:1\", \"c:1\"]"] {
+        let with = [&run[..], &[("cluster.addresses", addresses)]].concat();
+        assert!(resolve(&[layer("b.toml", &with)]).is_ok(), "{addresses}");
+    }
+    assert_eq!((config.servers, config.sync.map(|sync| sync.topology)), (1, Some(Topology::Ring)));
 }

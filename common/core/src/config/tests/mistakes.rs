@@ -135,6 +135,38 @@ fn every_mistake_has_its_line() {
              transport.stream_window_bytes = 3145728",
         ),
         (
+            &[("sync.method", "\"allreduce\""), ("workers", "6"), ("sync.topology", "\"torus(2, 2)\"")],
+            "b.toml: sync.topology = \"torus(2, 2)\": torus(2, 2) has 4 places for 6 workers; these fit: torus(1, 6), torus(2, 3), \
+             torus(3, 2), torus(6, 1)",
+        ),
+        (
+            &[("sync.method", "\"allreduce\""), ("workers", "6"), ("sync.topology", "\"hierarchical(4)\"")],
+            "b.toml: sync.topology = \"hierarchical(4)\": hierarchical(4) does not divide 6 workers; these do: hierarchical(1), \
+             hierarchical(2), hierarchical(3), hierarchical(6)",
+        ),
+        (
+            &[("sync.method", "\"allreduce\""), ("sync.topology", "\"star\"")],
+            "b.toml: sync.topology = \"star\": not a topology; there are ring, halving-doubling, doubling, hierarchical(k), torus(x, \
+             y) and auto, with sizes from 1, for example torus(4, 2)",
+        ),
+        (
+            &[("sync.method", "\"allreduce\""), ("local.mode", "\"difference\"")],
+            "b.toml: sync.method = \"allreduce\": goes without local.mode, train.proportional, consistency.delay and \
+             consistency.drop_at: all workers make each step together",
+        ),
+        (
+            &[("sync.method", "\"allreduce\""), ("workers", "513")],
+            "b.toml: workers = 513: at most 512: there are no more workers that one allreduce takes",
+        ),
+        (
+            &[("sync.method", "\"allreduce\""), ("sync.listen", "\"localhost:0\"")],
+            "b.toml: sync.listen = \"localhost:0\": expected an address and a port, such as \"0.0.0.0:0\" or \"[::]:7100\"",
+        ),
+        (
+            &[("sync.method", "\"allreduce\""), ("sync.advertise", "\"a:0\"")],
+            "b.toml: sync.advertise = \"a:0\": expected host:port with a port from 1 to 65535 (IPv6 as [::1]:7000)",
+        ),
+        (
             &[("cluster.addresses", "[\"a:1\"]")],
             "b.toml: cluster.addresses = [\"a:1\"]: 1 addresses for 2 servers; give one for each server, \
              in order, or none for `run`",

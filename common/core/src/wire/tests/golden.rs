@@ -8,6 +8,7 @@ use crate::consistency::DropReason;
 use crate::ids::{BatchIndex, Clock, Incarnation, Sequence, ServerId, ShardId, Version, WorkerId};
 use crate::wire::*;
 
+use super::groups;
 use super::samples::{bare_status, full_status, header, pushed, refused, report};
 
 /// What the message says, the message, its bytes in hexadecimal.
@@ -15,12 +16,12 @@ pub(super) type Golden<M> = (&'static str, M, &'static str);
 
 /// Every message to a server.
 pub(super) fn to_server() -> Vec<Golden<ToServer>> {
-    [sessions(), work(), ends()].into_iter().flatten().collect()
+    [sessions(), work(), ends(), groups::to_server()].into_iter().flatten().collect()
 }
 
 /// Every message to a peer.
 pub(super) fn to_peer() -> Vec<Golden<ToPeer>> {
-    [orders(), answers(), phases(), full()].into_iter().flatten().collect()
+    [orders(), answers(), phases(), full(), groups::to_peer()].into_iter().flatten().collect()
 }
 
 /// Hexadecimal digits, spaces between them allowed, as bytes.
@@ -41,8 +42,9 @@ fn sessions() -> Vec<Golden<ToServer>> {
                 data_hash: 3,
                 sample_count: 4,
                 former: None,
+                peers_at: None,
             }),
-            "00000000 0100000000000000 0200000000000000 0300000000000000 0400000000000000 00",
+            "00000000 0100000000000000 0200000000000000 0300000000000000 0400000000000000 00 00",
         ),
         (
             "a former worker joins",
@@ -52,9 +54,10 @@ fn sessions() -> Vec<Golden<ToServer>> {
                 data_hash: 3,
                 sample_count: 4,
                 former: Some((WorkerId(5), Incarnation(6))),
+                peers_at: Some(Text::new(":7")),
             }),
             "00000000 0100000000000000 0200000000000000 0300000000000000 0400000000000000 01 05000000 \
-             0600000000000000",
+             0600000000000000 01 0200000000000000 3a37",
         ),
         (
             "register",
@@ -332,21 +335,42 @@ pub(super) fn headers() -> Vec<Golden<TransferHeader>> {
         (
             "Push",
             header(TransferKind::Push),
-            "534c4b54 0200 01 01 01000000 02000000 0300000000000000 0400000000000000 0000000000000000 \
+            "534c4b54 0300 01 01 01000000 02000000 0300000000000000 0400000000000000 0000000000000000 \
              0500000000000000 0600000000000000 0700000000000000 0800000000000000 09000000 0a000000 \
              6400000000000000 3200000000000000 6e00000000000000 1400000000000000 0b00000000000000",
         ),
         (
             "Initial",
             header(TransferKind::Initial),
-            "534c4b54 0200 02 01 01000000 02000000 0300000000000000 0400000000000000 0000000000000000 \
+            "534c4b54 0300 02 01 01000000 02000000 0300000000000000 0400000000000000 0000000000000000 \
              0500000000000000 0600000000000000 0700000000000000 0800000000000000 09000000 0a000000 \
              6400000000000000 3200000000000000 6e00000000000000 1400000000000000 0b00000000000000",
         ),
         (
             "Values",
             header(TransferKind::Values),
-            "534c4b54 0200 03 01 01000000 02000000 0300000000000000 0400000000000000 0000000000000000 \
+            "534c4b54 0300 03 01 01000000 02000000 0300000000000000 0400000000000000 0000000000000000 \
+             0500000000000000 0600000000000000 0700000000000000 0800000000000000 09000000 0a000000 \
+             6400000000000000 3200000000000000 6e00000000000000 1400000000000000 0b00000000000000",
+        ),
+        (
+            "Part",
+            header(TransferKind::Part),
+            "534c4b54 0300 04 01 01000000 02000000 0300000000000000 0400000000000000 0000000000000000 \
+             0500000000000000 0600000000000000 0700000000000000 0800000000000000 09000000 0a000000 \
+             6400000000000000 3200000000000000 6e00000000000000 1400000000000000 0b00000000000000",
+        ),
+        (
+            "State",
+            header(TransferKind::State),
+            "534c4b54 0300 05 01 01000000 02000000 0300000000000000 0400000000000000 0000000000000000 \
+             0500000000000000 0600000000000000 0700000000000000 0800000000000000 09000000 0a000000 \
+             6400000000000000 3200000000000000 6e00000000000000 1400000000000000 0b00000000000000",
+        ),
+        (
+            "Probe",
+            header(TransferKind::Probe),
+            "534c4b54 0300 06 01 01000000 02000000 0300000000000000 0400000000000000 0000000000000000 \
              0500000000000000 0600000000000000 0700000000000000 0800000000000000 09000000 0a000000 \
              6400000000000000 3200000000000000 6e00000000000000 1400000000000000 0b00000000000000",
         ),

@@ -8,7 +8,14 @@ use crate::ids::KeyRange;
 use crate::limits::{STRIPE_COUNT_MAX, VALUE_COUNT_MAX};
 use crate::wire::*;
 
-const KINDS: [TransferKind; 3] = [TransferKind::Push, TransferKind::Initial, TransferKind::Values];
+const KINDS: [TransferKind; 6] = [
+    TransferKind::Push,
+    TransferKind::Initial,
+    TransferKind::Values,
+    TransferKind::Part,
+    TransferKind::State,
+    TransferKind::Probe,
+];
 
 fn array(bytes: &[u8]) -> [u8; HEADER_BYTES] {
     bytes.try_into().unwrap()
@@ -66,6 +73,7 @@ fn the_field_that_is_wrong_is_named() {
     assert_eq!(refused(0, b"HTTP"), Err(WireError::NotATransfer));
     assert_eq!(refused(4, &[2, 1]), Err(WireError::Protocol { theirs: 258 }));
     assert_eq!(refused(6, &[0]), inconsistent("kind"));
+    assert_eq!(refused(6, &[7]), inconsistent("kind"));
     assert_eq!(refused(7, &[2]), inconsistent("dtype"));
     assert_eq!(refused(32, &[1]), inconsistent("reserved"));
     assert_eq!(refused(76, &0_u32.to_le_bytes()), inconsistent("stripe count"));

@@ -3,9 +3,10 @@
 use proptest::prelude::*;
 
 use super::{samples, strategies};
+use crate::collective::Topology;
 use crate::consistency::HoldReason;
 use crate::histogram::Histogram;
-use crate::ids::{Clock, KeyRange, ShardId, Version, WorkerId};
+use crate::ids::{Clock, Generation, Incarnation, KeyRange, ShardId, Version, WorkerId};
 use crate::limits::*;
 use crate::wire::*;
 
@@ -44,6 +45,12 @@ fn a_full_report_fits_into_every_message_that_carries_one() {
             accuracy: 1.0,
             report: Some(report.clone()),
         }),
+        ToServer::Stepped(Stepped {
+            generation: Generation(1),
+            clock: Clock(1),
+            units: 1,
+            report: Some(report.clone()),
+        }),
         ToServer::Ask(Ask {
             clock: Clock(1),
             done: None,
@@ -79,6 +86,25 @@ fn a_full_status_fits_into_a_message() {
     };
     assert_eq!(encode(&status).unwrap().len(), STATUS_BYTES_MAX);
     let message = ToPeer::Status(Box::new(status));
+    assert_eq!(decode(&encode(&message).unwrap()), Ok(message));
+}
+
+#[test]
+fn the_largest_group_fits_into_a_message() {
+    let member = GroupMember {
+        worker: WorkerId(u32::MAX),
+        incarnation: Incarnation(u64::MAX),
+        address: Text::new("a".repeat(ADDRESS_BYTES_MAX)),
+    };
+    let message = ToPeer::Group(Group {
+        run: u64::MAX,
+        generation: Generation(1),
+        topology: Topology::Torus { x: 1, y: 512 },
+        members: vec![member; GROUP_COUNT_MAX as usize],
+        clock: Clock(1),
+        units: 1,
+        source: Some(WorkerId(1)),
+    });
     assert_eq!(decode(&encode(&message).unwrap()), Ok(message));
 }
 

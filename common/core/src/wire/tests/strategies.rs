@@ -4,13 +4,14 @@ use proptest::num::f64::{INFINITE, NORMAL, ZERO};
 use proptest::option::of;
 use proptest::prelude::*;
 
+use super::groups;
 use super::samples::histogram;
 use crate::consistency::{DropReason, HoldReason};
 use crate::histogram::Histogram;
 use crate::ids::{BatchIndex, Clock, Incarnation, KeyRange, Sequence, ServerId, ShardId, Version, WorkerId};
 use crate::wire::*;
 
-fn clock() -> impl Strategy<Value = Clock> {
+pub(super) fn clock() -> impl Strategy<Value = Clock> {
     any::<u64>().prop_map(Clock)
 }
 
@@ -18,7 +19,7 @@ fn sequence() -> impl Strategy<Value = Sequence> {
     any::<u64>().prop_map(Sequence)
 }
 
-fn worker() -> impl Strategy<Value = WorkerId> {
+pub(super) fn worker() -> impl Strategy<Value = WorkerId> {
     any::<u32>().prop_map(WorkerId)
 }
 
@@ -26,7 +27,7 @@ fn shard() -> impl Strategy<Value = ShardId> {
     any::<u32>().prop_map(ShardId)
 }
 
-fn incarnation() -> impl Strategy<Value = Incarnation> {
+pub(super) fn incarnation() -> impl Strategy<Value = Incarnation> {
     any::<u64>().prop_map(Incarnation)
 }
 
@@ -35,7 +36,7 @@ fn batch() -> impl Strategy<Value = BatchIndex> {
 }
 
 /// Not NaN, which does not equal itself.
-fn float() -> impl Strategy<Value = f64> {
+pub(super) fn float() -> impl Strategy<Value = f64> {
     NORMAL | ZERO | INFINITE
 }
 
@@ -44,7 +45,7 @@ pub(super) fn string(most: usize) -> impl Strategy<Value = String> {
     prop::collection::vec(any::<char>(), 0..=most).prop_map(|letters| letters.into_iter().collect())
 }
 
-fn text() -> impl Strategy<Value = Text> {
+pub(super) fn text() -> impl Strategy<Value = Text> {
     string(20).prop_map(Text::new)
 }
 
@@ -89,10 +90,12 @@ fn report() -> impl Strategy<Value = Report> {
 }
 
 fn joining() -> impl Strategy<Value = ToServer> {
-    let join = (any::<[u64; 4]>(), of((worker(), incarnation()))).prop_map(|(numbers, former)| {
-        let [layout_hash, config_hash, data_hash, sample_count] = numbers;
-        ToServer::Join(Join { layout_hash, config_hash, data_hash, sample_count, former })
-    });
+    let join = (any::<[u64; 4]>(), of((worker(), incarnation())), of(text())).prop_map(
+        |(numbers, former, peers_at)| {
+            let [layout_hash, config_hash, data_hash, sample_count] = numbers;
+            ToServer::Join(Join { layout_hash, config_hash, data_hash, sample_count, former, peers_at })
+        },
+    );
     let register = (worker(), incarnation(), any::<[u64; 3]>(), clock());
     prop_oneof![
         join,
@@ -146,6 +149,7 @@ pub(super) fn to_server() -> impl Strategy<Value = ToServer> {
         3 => joining(),
         4 => working(),
         1 => (outcome, of(report())).prop_map(|(outcome, report)| ToServer::Leave(Leave { outcome, report })),
+        2 => groups::any_to_server(of(report()).boxed()),
         1 => text().prop_map(|reason| ToServer::Stop { reason }),
         1 => prop::sample::select(vec![ToServer::Renew, ToServer::Finish, ToServer::Status]),
     ]
@@ -295,5 +299,6 @@ pub(super) fn to_peer() -> impl Strategy<Value = ToPeer> {
         Just(ToPeer::Goodbye),
         Just(ToPeer::Renewed),
         clock().prop_map(|open| ToPeer::Overtaken { open }),
+        groups::any_to_peer(),
     ]
 }
