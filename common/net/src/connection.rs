@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use quinn::{RecvStream, SendStream, VarInt};
 use slackline_core::role::Role;
-use slackline_core::wire::{self, ToPeer, ToServer, WireError};
+use slackline_core::wire::{self, PeerMessage, ToPeer, ToServer, WireError};
 
 use crate::error::ConnectionError;
 
@@ -70,7 +70,7 @@ impl fmt::Display for CloseCode {
     }
 }
 
-/// A message of the control stream: [`ToServer`] one way, [`ToPeer`] the other.
+/// A message of the control stream: [`ToServer`] one way, [`ToPeer`] the other; between workers [`PeerMessage`] both ways.
 pub trait Message: Sized {
     /// Its bytes, without the length prefix.
     ///
@@ -99,7 +99,7 @@ macro_rules! message {
     )*};
 }
 
-message!(ToServer, ToPeer);
+message!(ToServer, ToPeer, PeerMessage);
 
 /// A connection with a peer whose certificate was checked. Clones are the same connection; it closes when the last of them, and
 /// of its streams, is dropped.
@@ -143,7 +143,8 @@ impl Connection {
         self.remote
     }
 
-    /// Opens the control stream: for the listening side, once. The peer sees it with the first message, [`ToPeer::Welcome`].
+    /// Opens the control stream: for the listening side, once. The peer sees it with the first message, [`ToPeer::Welcome`] or
+    /// [`PeerMessage::Hello`].
     ///
     /// # Errors
     /// The connection has ended.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use quinn::crypto::rustls::QuicClientConfig;
-use quinn::{ClientConfig, Endpoint, EndpointConfig, TokioRuntime};
+use quinn::{ClientConfig, Endpoint, EndpointConfig, Runtime, TokioRuntime};
 use slackline_core::role::Role;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -16,6 +16,7 @@ use crate::connection::{CloseCode, Connection, canonical};
 use crate::error::{BindError, ConnectError};
 use crate::keys::{Identity, KeysError, subject};
 use crate::settings::{Path, Settings};
+use crate::sparing::Sparing;
 use crate::{socket, tls};
 
 /// Addresses of one name that are tried.
@@ -24,8 +25,9 @@ const ADDRESSES_MAX: usize = 8;
 /// The head start that one address has of the next. The least that RFC 8305 recommends.
 const HEAD_START: Duration = Duration::from_millis(100);
 
-/// Makes connections to servers. One socket for each family and kind of path is opened when it is first needed, then shared.
+/// Makes connections to servers, or to workers. One socket for each family and kind of path is opened when it is first needed, then shared.
 pub struct Connector {
+    expected: Role,
     crypto: Arc<QuicClientConfig>,
     settings: Settings,
     endpoints: Mutex<BTreeMap<Socket, Endpoint>>,
@@ -45,16 +47,25 @@ impl fmt::Debug for Connector {
 }
 
 impl Connector {
-    /// A connector that shows `identity`.
+    /// A connector to servers that shows `identity`.
     ///
     /// # Errors
     /// The keys do not serve.
     pub fn new(identity: &Identity, settings: &Settings) -> Result<Self, KeysError> {
-        Ok(Self { crypto: tls::connecting(identity)?, settings: *settings, endpoints: Mutex::default() })
+        Self::to(identity, Role::Server, settings)
     }
 
-    /// Connects to the server at `address`, which is HOST:PORT with a name, an IPv4 or an \[IPv6\] address; all addresses of a
-    /// name are tried, each a moment after the one before. It returns once the server has opened the control stream: by then
+    /// A connector that shows `identity`, and takes only peers whose certificate is of the role `expected`.
+    ///
+    /// # Errors
+    /// The keys do not serve.
+    pub fn to(identity: &Identity, expected: Role, settings: &Settings) -> Result<Self, KeysError> {
+        let crypto = tls::connecting(identity)?;
+        Ok(Self { expected, crypto, settings: *settings, endpoints: Mutex::default() })
+    }
+
+    /// Connects to the peer at `address`, which is HOST:PORT with a name, an IPv4 or an \[IPv6\] address; all addresses of a
+    /// name are tried, each a moment after the one before. It returns once the peer has opened the control stream: by then
     /// it has accepted this side's certificate. Must be called within the runtime of the network thread.
     ///
     /// # Errors
@@ -67,7 +78,8 @@ impl Connector {
             match self.prepare(remote) {
                 Ok((endpoint, config)) => {
                     let head_start = HEAD_START * u32::try_from(index).unwrap_or(u32::MAX);
-                    let attempt = Attempt { endpoint, config, remote, deadline };
+                    let expected = self.expected;
+                    let attempt = Attempt { endpoint, config, remote, expected, deadline };
                     attempts.spawn(async move {
                         sleep(head_start).await;
                         attempt.run().await
@@ -115,8 +127,10 @@ impl Connector {
         let mut config = EndpointConfig::default();
         // The size is one that QUIC allows (1200 at least), so this cannot fail; with quinn's own, only speed would be lost.
         let _ = config.max_udp_payload_size(self.settings.receive_bytes(key.near));
-        Endpoint::new(config, None, socket, Arc::new(TokioRuntime))
-            .map_err(|source| BindError::Other { address, source })
+        let other = |source| BindError::Other { address, source };
+        let inner = TokioRuntime.wrap_udp_socket(socket).map_err(other)?;
+        let socket = Sparing::of(inner, self.settings.receive_bytes(key.near));
+        Endpoint::new_with_abstract_socket(config, None, socket, Arc::new(TokioRuntime)).map_err(other)
     }
 
     /// Closes all connections, and waits until the peers were told, or cannot be.
@@ -157,24 +171,26 @@ struct Attempt {
     endpoint: Endpoint,
     config: ClientConfig,
     remote: SocketAddr,
+    expected: Role,
     deadline: Instant,
 }
 
 impl Attempt {
     async fn run(self) -> Result<Connection, ConnectError> {
-        let Self { endpoint, config, remote, deadline } = self;
+        let Self { endpoint, config, remote, expected, deadline } = self;
         // What really passed: QUIC gives up by itself after its idle timeout, which can be before the deadline.
         let began = Instant::now();
-        let failed = |error: quinn::ConnectionError| ConnectError::of(remote, began.elapsed(), &error);
-        // Whatever host is dialled, the certificate must be a server's of the same authority.
+        let failed =
+            |error: quinn::ConnectionError| ConnectError::of(remote, expected, began.elapsed(), &error);
+        // Whatever host is dialled, the certificate must be of the expected role and the same authority.
         let connecting = endpoint
-            .connect_with(config, remote, subject(Role::Server))
+            .connect_with(config, remote, subject(expected))
             .map_err(|error| ConnectError::Unreachable { remote, reason: error.to_string() })?;
         let quic = timeout_at(deadline, connecting)
             .await
-            .map_err(|_| ConnectError::NoAnswer { remote, waited: began.elapsed() })?
+            .map_err(|_| ConnectError::NoAnswer { remote, expected, waited: began.elapsed() })?
             .map_err(failed)?;
-        // In TLS 1.3 the connecting side is done before the server has looked at its certificate; the server's first stream
+        // In TLS 1.3 the connecting side is done before the other has looked at its certificate; the other's first stream
         // is the first sign that it was accepted.
         let silent = || ConnectError::Silent { remote, waited: began.elapsed() };
         let control = timeout_at(deadline, quic.accept_bi()).await.map_err(|_| silent())?.map_err(
@@ -183,7 +199,7 @@ impl Attempt {
                 error => failed(error),
             },
         )?;
-        Ok(Connection::new(quic, Role::Server, Some(control)))
+        Ok(Connection::new(quic, expected, Some(control)))
     }
 }
 

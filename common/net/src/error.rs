@@ -7,6 +7,7 @@ use std::{fmt, io};
 use quinn_proto::TransportErrorCode;
 use rustls::AlertDescription;
 use slackline_core::ids::KeyRange;
+use slackline_core::role::Role;
 use slackline_core::wire::{Text, WireError};
 
 use crate::connection::CloseCode;
@@ -54,6 +55,8 @@ pub enum HandshakeFailure {
     OtherAuthority,
     /// Its certificate has no role's name.
     NoRole,
+    /// Its role may not connect here.
+    OtherRole,
     /// It does not speak this protocol.
     OtherProtocol,
     /// It did not accept this side's certificate.
@@ -70,8 +73,9 @@ impl fmt::Display for HandshakeFailure {
             Self::NoCertificate => "it shows no certificate",
             Self::OtherAuthority => "its certificate is of another authority",
             Self::NoRole => "its certificate has no role's name",
+            Self::OtherRole => "its role may not connect here",
             Self::OtherProtocol => "it does not speak this protocol",
-            Self::RefusedByPeer => "it does not accept this server's certificate",
+            Self::RefusedByPeer => "it does not accept this side's certificate",
             Self::TimedOut => "it fell silent in the handshake",
             Self::Other => "its handshake broke off",
         })
@@ -109,7 +113,7 @@ impl HandshakeError {
     }
 }
 
-/// Why no connection to a server came about.
+/// Why no connection to a peer came about.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// The text is not HOST:PORT, or the name is not known.
@@ -120,18 +124,20 @@ pub enum ConnectError {
         /// What the system said.
         reason: String,
     },
-    /// No server answered.
+    /// Nobody answered.
     #[error(
-        "no answer from {remote} in {:.1} s: is the server running, and is UDP let through to it?",
+        "no answer from {remote} in {:.1} s: is the {expected} running, and is UDP let through to it?",
         waited.as_secs_f64()
     )]
     NoAnswer {
         /// The address tried.
         remote: SocketAddr,
+        /// Who was to answer.
+        expected: Role,
         /// How long it was waited for.
         waited: Duration,
     },
-    /// A server let this side in and said nothing: it is at a loss, or at its end.
+    /// A peer let this side in and said nothing: it is at a loss, or at its end.
     #[error("{remote} accepted the connection but sent no welcome in {:.1} s", waited.as_secs_f64())]
     Silent {
         /// The address tried.
@@ -157,13 +163,15 @@ pub enum ConnectError {
         /// What is wrong with it.
         reason: String,
     },
-    /// Their certificate is not that of a server.
+    /// Their certificate is of another role.
     #[error(
-        "{remote} shows a certificate that is not a server's ({reason}): start it with the role server's keys"
+        "{remote} shows a certificate that is not a {expected}'s ({reason}): start it with the role {expected}'s keys"
     )]
-    NotAServer {
+    OtherRole {
         /// The address tried.
         remote: SocketAddr,
+        /// The role it was to have.
+        expected: Role,
         /// What is wrong with it.
         reason: String,
     },
@@ -205,12 +213,17 @@ impl ConnectError {
             Self::Broke { error, .. } => error.is_lost(),
             Self::RefusedByPeer { .. }
             | Self::OtherAuthority { .. }
-            | Self::NotAServer { .. }
+            | Self::OtherRole { .. }
             | Self::OtherProtocol { .. } => false,
         }
     }
 
-    pub(crate) fn of(remote: SocketAddr, waited: Duration, error: &quinn::ConnectionError) -> Self {
+    pub(crate) fn of(
+        remote: SocketAddr,
+        expected: Role,
+        waited: Duration,
+        error: &quinn::ConnectionError,
+    ) -> Self {
         let reason = shown(&error.to_string());
         match (alert(error), error) {
             (Some((_, AlertDescription::NoApplicationProtocol)), _) => Self::OtherProtocol { remote },
@@ -220,7 +233,7 @@ impl ConnectError {
                     AlertDescription::BadCertificate | AlertDescription::UnsupportedCertificate,
                 )),
                 _,
-            ) => Self::NotAServer { remote, reason },
+            ) => Self::OtherRole { remote, expected, reason },
             (Some((Side::Here, alert)), _) if is_about_a_certificate(alert) => {
                 Self::OtherAuthority { remote, reason }
             }
@@ -228,7 +241,7 @@ impl ConnectError {
                 Self::RefusedByPeer { remote, reason }
             }
             (None, quinn::ConnectionError::VersionMismatch) => Self::OtherProtocol { remote },
-            (None, quinn::ConnectionError::TimedOut) => Self::NoAnswer { remote, waited },
+            (None, quinn::ConnectionError::TimedOut) => Self::NoAnswer { remote, expected, waited },
             _ => Self::Broke { remote, error: error.clone().into() },
         }
     }

@@ -18,6 +18,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use slackline_core::role::Role;
+use webpki::KeyUsage;
 
 use crate::tls;
 
@@ -70,6 +71,17 @@ pub enum KeysError {
         /// The file of the authority's certificate.
         authority: PathBuf,
     },
+    /// The certificate does not let others connect to its owner. Workers' did not before they connected to each other.
+    #[error(
+        "{} lets nobody connect to a {role}: it was made by an older version; make new keys with `slackline keys init DIR`",
+        certificate.display()
+    )]
+    CannotListen {
+        /// The file of the certificate.
+        certificate: PathBuf,
+        /// Its role.
+        role: Role,
+    },
     /// The certificate is one of another role than its file says.
     #[error("{} is not a certificate of the role {role}", certificate.display())]
     OtherRole {
@@ -105,6 +117,15 @@ pub(crate) const fn subject(role: Role) -> &'static str {
     }
 }
 
+/// The roles that may connect to one: everybody to servers, workers to workers.
+pub(crate) const fn accepted(role: Role) -> &'static [Role] {
+    match role {
+        Role::Server => &Role::ALL,
+        Role::Worker => &[Role::Worker],
+        Role::Observer | Role::Admin => &[],
+    }
+}
+
 /// The role with this name, as in file names; none if there is no such role.
 #[must_use]
 pub fn role(name: &str) -> Option<Role> {
@@ -125,7 +146,7 @@ pub fn init(directory: &Path) -> Result<(), KeysError> {
     fs::create_dir_all(directory).map_err(|source| KeysError::File { file: directory.to_owned(), source })?;
     let authority = authority().map_err(rejected)?;
     for role in Role::ALL {
-        let (certificate, key) = leaf(role, &authority).map_err(rejected)?;
+        let (certificate, key) = leaf(role, !accepted(role).is_empty(), &authority).map_err(rejected)?;
         write(&in_directory(&format!("{role}.key")), &key, Access::Owner)?;
         write(&in_directory(&format!("{role}.pem")), &certificate, Access::All)?;
     }
@@ -142,12 +163,16 @@ fn authority() -> Result<CertifiedIssuer<'static, KeyPair>, rcgen::Error> {
     CertifiedIssuer::self_signed(params, KeyPair::generate()?)
 }
 
-fn leaf(role: Role, authority: &CertifiedIssuer<'static, KeyPair>) -> Result<(String, String), rcgen::Error> {
+fn leaf(
+    role: Role,
+    may_listen: bool,
+    authority: &CertifiedIssuer<'static, KeyPair>,
+) -> Result<(String, String), rcgen::Error> {
     let mut params = CertificateParams::new(vec![subject(role).to_owned()])?;
     params.distinguished_name.push(DnType::CommonName, subject(role));
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    if role == Role::Server {
+    if may_listen {
         params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
     }
     let key = KeyPair::generate()?;
@@ -200,6 +225,7 @@ pub struct Identity {
     role: Role,
     authority: CertificateDer<'static>,
     certificate: CertificateDer<'static>,
+    certificate_file: PathBuf,
     key: PrivateKeyDer<'static>,
 }
 
@@ -233,7 +259,7 @@ impl Identity {
                 _ => KeysError::Unreadable { file: key_file.clone(), wanted: "private key" },
             },
         )?;
-        if !tls::is_signed_by(&certificate, &authority) {
+        if !tls::is_signed_by(&certificate, &authority, KeyUsage::client_auth()) {
             return Err(KeysError::OtherAuthority {
                 certificate: certificate_file,
                 authority: authority_file,
@@ -242,13 +268,25 @@ impl Identity {
         if tls::role_of(&certificate) != Some(role) {
             return Err(KeysError::OtherRole { certificate: certificate_file, role });
         }
-        Ok(Self { role, authority, certificate, key })
+        Ok(Self { role, authority, certificate, certificate_file, key })
     }
 
     /// The role it stands for.
     #[must_use]
     pub const fn role(&self) -> Role {
         self.role
+    }
+
+    /// Checks that others can connect to a process with this identity.
+    ///
+    /// # Errors
+    /// [`KeysError::CannotListen`]: nobody connects to this role, or its certificate was made when nobody did.
+    pub fn can_listen(&self) -> Result<(), KeysError> {
+        let is_allowed = tls::is_signed_by(&self.certificate, &self.authority, KeyUsage::server_auth());
+        if is_allowed && !accepted(self.role).is_empty() {
+            return Ok(());
+        }
+        Err(KeysError::CannotListen { certificate: self.certificate_file.clone(), role: self.role })
     }
 
     pub(crate) const fn authority(&self) -> &CertificateDer<'static> {

@@ -18,6 +18,7 @@ mod reset;
 mod runtime;
 mod settings;
 mod socket;
+mod sparing;
 mod tls;
 pub mod transfer;
 

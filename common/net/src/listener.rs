@@ -5,12 +5,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn::{Endpoint, EndpointConfig, Incoming, ServerConfig, TokioRuntime};
+use quinn::{Endpoint, EndpointConfig, Incoming, Runtime, ServerConfig, TokioRuntime};
+use slackline_core::role::Role;
 
 use crate::connection::{CloseCode, Connection, canonical};
 use crate::error::{BindError, HandshakeError, HandshakeFailure};
-use crate::keys::Identity;
+use crate::keys::{Identity, accepted};
 use crate::settings::{Path, Settings};
+use crate::sparing::Sparing;
 use crate::{reset, socket, tls};
 
 /// How long a peer may take for the handshake. A worker on the slowest link needs a second.
@@ -30,11 +32,13 @@ struct ByPath {
     far: Arc<ServerConfig>,
 }
 
-/// A UDP socket that takes connections of peers with a certificate of the same authority.
+/// A UDP socket that takes connections of peers with a certificate of the same authority: a server's those of all roles, a worker's
+/// those of workers.
 pub struct Listener {
     endpoint: Endpoint,
     local: SocketAddr,
     configs: ByPath,
+    accepted: &'static [Role],
 }
 
 impl fmt::Debug for Listener {
@@ -44,11 +48,11 @@ impl fmt::Debug for Listener {
 }
 
 impl Listener {
-    /// Listens on `address`; port 0 for any free one, `[::]` for both families where the system can. Must be called within the
+    /// Listens on `address` as the role of `identity`; port 0 for any free one, `[::]` for both families where the system can. Must be called within the
     /// runtime of the network thread.
     ///
     /// # Errors
-    /// The address cannot be had, or the keys do not serve.
+    /// The address cannot be had, or the keys do not serve: nobody connects to observers and admins.
     pub fn bind(address: SocketAddr, identity: &Identity, settings: &Settings) -> Result<Self, BindError> {
         let crypto = tls::listening(identity)?;
         let config = |path| {
@@ -64,10 +68,11 @@ impl Listener {
 
         let socket = socket::bind(address, settings)?;
         let local = socket.local_addr().map_err(other)?;
-        let endpoint = Endpoint::new(
+        let socket = TokioRuntime.wrap_udp_socket(socket).map_err(other)?;
+        let endpoint = Endpoint::new_with_abstract_socket(
             endpoint_config(identity, local, settings),
             Some(config(Path::Far)),
-            socket,
+            Sparing::of(socket, settings.receive_bytes(true)),
             Arc::new(TokioRuntime),
         )
         .map_err(other)?;
@@ -76,7 +81,7 @@ impl Listener {
             near_v6: Arc::new(config(Path::NearV6)),
             far: Arc::new(config(Path::Far)),
         };
-        Ok(Self { endpoint, local, configs })
+        Ok(Self { endpoint, local, configs, accepted: accepted(identity.role()) })
     }
 
     /// The address, with the port that was given.
@@ -95,7 +100,7 @@ impl Listener {
             Path::NearV6 => &self.configs.near_v6,
             Path::Far => &self.configs.far,
         };
-        Some(Handshake { incoming, config: config.clone() })
+        Some(Handshake { incoming, config: config.clone(), accepted: self.accepted })
     }
 
     /// Closes all connections and takes no more; waits until the peers were told, or cannot be.
@@ -116,6 +121,7 @@ fn endpoint_config(identity: &Identity, local: SocketAddr, settings: &Settings) 
 pub struct Handshake {
     incoming: Incoming,
     config: Arc<ServerConfig>,
+    accepted: &'static [Role],
 }
 
 impl fmt::Debug for Handshake {
@@ -143,12 +149,17 @@ impl Handshake {
             .await
             .map_err(|_| failed(&quinn::ConnectionError::TimedOut))?
             .map_err(|error| failed(&error))?;
-        let Some(role) = tls::peer_role(&quic) else {
-            quic.close(CloseCode::Refused.number(), b"the certificate has no role's name");
-            let reason = "the certificate has no role's name".to_owned();
-            return Err(HandshakeError { remote, failure: HandshakeFailure::NoRole, reason });
+        let refused = |failure, reason: &str| {
+            quic.close(CloseCode::Refused.number(), reason.as_bytes());
+            HandshakeError { remote, failure, reason: reason.to_owned() }
         };
-        Ok(Connection::new(quic, role, None))
+        match tls::peer_role(&quic) {
+            Some(role) if self.accepted.contains(&role) => Ok(Connection::new(quic, role, None)),
+            Some(role) => {
+                Err(refused(HandshakeFailure::OtherRole, &format!("a {role} has no business here")))
+            }
+            None => Err(refused(HandshakeFailure::NoRole, "the certificate has no role's name")),
+        }
     }
 
     /// Whether the peer has shown that it receives what is sent to its address.

@@ -126,7 +126,7 @@ impl Settings {
             .max_concurrent_bidi_streams(BIDI_STREAMS.into())
             .stream_receive_window(var_int(self.stream_window_bytes))
             .receive_window(var_int(self.connection_window_bytes))
-            .send_window(self.send_window_bytes)
+            .send_window(self.send_window(path))
             // A stripe that is complete early can be used early; in turns, all would be complete only at the end.
             .send_fairness(false)
             .keep_alive_interval(Some(self.keep_alive))
@@ -134,6 +134,13 @@ impl Settings {
             // Unreliable datagrams are no part of the protocol.
             .datagram_receive_buffer_size(None);
         Arc::new(transport)
+    }
+
+    /// On the near path nothing but the receiver's socket buffer holds what it has not got to yet: more in flight than fits in there is
+    /// lost whenever it computes for a moment, and is waited for.
+    const fn send_window(&self, path: Path) -> u64 {
+        let fits = self.socket_buffer_bytes / 4 * 3;
+        if path.is_near() && fits < self.send_window_bytes { fits } else { self.send_window_bytes }
     }
 
     /// The window must exceed a datagram, else quinn waits for room that never comes; CUBIC keeps two datagrams after a loss too.

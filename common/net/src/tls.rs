@@ -29,6 +29,7 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
 
 /// The configuration of a listening side.
 pub(crate) fn listening(identity: &Identity) -> Result<Arc<QuicServerConfig>, KeysError> {
+    identity.can_listen()?;
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(identity)?), provider())
         .build()
         .map_err(rejected)?;
@@ -82,11 +83,14 @@ pub(crate) fn peer_role(connection: &quinn::Connection) -> Option<Role> {
     role_of(chain.first()?)
 }
 
-/// Whether an authority has signed a certificate.
-pub(crate) fn is_signed_by(certificate: &CertificateDer<'_>, authority: &CertificateDer<'_>) -> bool {
+/// Whether an authority has signed a certificate for that usage.
+pub(crate) fn is_signed_by(
+    certificate: &CertificateDer<'_>,
+    authority: &CertificateDer<'_>,
+    usage: KeyUsage,
+) -> bool {
     let Ok(anchor) = anchor_from_trusted_cert(authority) else { return false };
     let Ok(certificate) = EndEntityCert::try_from(certificate) else { return false };
-    let usage = KeyUsage::client_auth();
     let now = UnixTime::now();
     certificate.verify_for_usage(ALL_VERIFICATION_ALGS, &[anchor], &[], now, usage, None, None).is_ok()
 }

@@ -1,11 +1,12 @@
 //! Values over QUIC: a header, then raw f32, a stream for each stripe, no copy on the way out and one on the way in.
 
-use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::{fmt, iter};
 
 use bytes::Bytes;
 use quinn::{ReadExactError, RecvStream, SendStream, VarInt};
+use slackline_core::collective::Values;
 use slackline_core::ids::KeyRange;
 use slackline_core::wire::{HEADER_BYTES, TransferHeader, WireError, stripes};
 use tokio::task::JoinSet;
@@ -53,6 +54,12 @@ impl AsRef<[f32]> for SharedValues {
     }
 }
 
+impl Values for SharedValues {
+    fn part(&self, range: Range<usize>) -> Self {
+        self.slice(range)
+    }
+}
+
 impl SharedValues {
     /// Number of values.
     #[must_use]
@@ -72,6 +79,12 @@ impl SharedValues {
         let start = part.start.min(self.len());
         let end = part.end.clamp(start, self.len());
         Self { values: self.values.clone(), part: self.part.start + start..self.part.start + end }
+    }
+
+    /// Whether both are parts of one buffer.
+    #[must_use]
+    pub fn shares_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.values, &other.values)
     }
 
     /// The whole buffer, to be written again, if nothing shares it any more. QUIC does until the peer has acknowledged it.
@@ -105,17 +118,34 @@ pub async fn send(
     values: &SharedValues,
     settings: &Settings,
 ) -> Result<(), TransferError> {
-    if values.len() as u64 != header.keys.len {
-        return Err(TransferError::OtherLength { keys: header.keys.len, values: values.len() as u64 });
+    send_pieces(connection, header, std::slice::from_ref(values), settings).await
+}
+
+/// As [`send`], for values that lie in several places: one piece after another, without a copy. Stripes are cut across pieces.
+///
+/// # Errors
+/// As for [`send`].
+pub async fn send_pieces(
+    connection: &Connection,
+    header: TransferHeader,
+    pieces: &[SharedValues],
+    settings: &Settings,
+) -> Result<(), TransferError> {
+    let count: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
+    if count != header.keys.len {
+        return Err(TransferError::OtherLength { keys: header.keys.len, values: count });
     }
     let cuts = stripes(header.keys, settings.stripe_bytes / 4, settings.streams);
     let header = TransferHeader { stripe_count: cuts.len() as u32, ..header };
-    let bytes = values.to_bytes();
+    if let [stripe] = cuts[..] {
+        let chunks = chunks(header.with_stripe(stripe), pieces);
+        return send_stripe(connection.clone(), chunks).await;
+    }
     let mut sending = JoinSet::new();
     for stripe in cuts {
-        let first = (stripe.start - header.keys.start) as usize * 4;
-        let payload = bytes.slice(first..first + stripe.len as usize * 4);
-        sending.spawn(send_stripe(connection.clone(), header.with_stripe(stripe), payload));
+        let first = (stripe.start - header.keys.start) as usize;
+        let cut = cut(pieces, first..first + stripe.len as usize);
+        sending.spawn(send_stripe(connection.clone(), chunks(header.with_stripe(stripe), &cut)));
     }
     while let Some(ended) = sending.join_next().await {
         // On the first error the other streams are dropped with the set, and so abandoned.
@@ -124,15 +154,28 @@ pub async fn send(
     Ok(())
 }
 
-async fn send_stripe(
-    connection: Connection,
-    header: TransferHeader,
-    payload: Bytes,
-) -> Result<(), TransferError> {
+/// The values in `range` of all pieces together.
+fn cut(pieces: &[SharedValues], range: Range<usize>) -> Vec<SharedValues> {
+    let mut before = 0;
+    let part = |piece: &SharedValues| {
+        let here = range.start.saturating_sub(before)..range.end.saturating_sub(before);
+        before += piece.len();
+        piece.slice(here)
+    };
+    pieces.iter().map(part).collect()
+}
+
+/// What a stream carries: the header, then the values.
+fn chunks(header: TransferHeader, pieces: &[SharedValues]) -> Vec<Bytes> {
+    let header = Bytes::copy_from_slice(&header.to_bytes());
+    let pieces = pieces.iter().filter(|piece| !piece.is_empty());
+    iter::once(header).chain(pieces.map(SharedValues::to_bytes)).collect()
+}
+
+async fn send_stripe(connection: Connection, mut chunks: Vec<Bytes>) -> Result<(), TransferError> {
     let stream = connection.quic().open_uni().await.map_err(ConnectionError::from)?;
     let mut sending = Sending { stream, complete: false };
-    let header = Bytes::copy_from_slice(&header.to_bytes());
-    sending.stream.write_all_chunks(&mut [header, payload]).await.map_err(ConnectionError::from)?;
+    sending.stream.write_all_chunks(&mut chunks).await.map_err(ConnectionError::from)?;
     sending.complete = true;
     // An error would mean that the stream has ended before, which `write_all_chunks` has just disproved.
     let _ = sending.stream.finish();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use pair::{WITHIN, connector, dial, identity, key_directory, listener, serve_one, settings};
 use slackline_core::wire::ToPeer;
 use slackline_net::{
-    BindError, CloseCode, ConnectError, ConnectionError, Connector, HandshakeFailure, Listener,
+    BindError, CloseCode, ConnectError, ConnectionError, Connector, HandshakeFailure, KeysError, Listener,
     NetworkThread, Role, Settings,
 };
 
@@ -210,8 +210,61 @@ async fn a_worker_cannot_pass_for_a_server() {
         async { connector.connect(&address, WITHIN).await.unwrap_err() },
         failed_handshake(&impostor)
     );
-    assert!(matches!(error, ConnectError::NotAServer { .. }), "{error}");
+    assert!(matches!(error, ConnectError::OtherRole { expected: Role::Server, .. }), "{error}");
     assert_eq!(failure, HandshakeFailure::RefusedByPeer);
+}
+
+#[tokio::test]
+async fn workers_meet_as_workers() {
+    let keys = key_directory();
+    let worker = identity(&keys, Role::Worker);
+    let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), &worker, &settings()).unwrap();
+    let connector = Connector::to(&worker, Role::Worker, &settings()).unwrap();
+    let (listening, dialling) =
+        tokio::join!(serve_one(&listener), dial(&connector, listener.local_address()));
+    assert_eq!((listening.connection.role(), dialling.connection.role()), (Role::Worker, Role::Worker));
+}
+
+#[tokio::test]
+async fn a_server_cannot_pass_for_a_worker() {
+    let keys = key_directory();
+    let listener = listener(&keys, "127.0.0.1:0", &settings());
+    let connector = Connector::to(&identity(&keys, Role::Worker), Role::Worker, &settings()).unwrap();
+    let address = listener.local_address().to_string();
+    let (error, failure) = tokio::join!(
+        async { connector.connect(&address, WITHIN).await.unwrap_err() },
+        failed_handshake(&listener)
+    );
+    assert!(matches!(error, ConnectError::OtherRole { expected: Role::Worker, .. }), "{error}");
+    assert_eq!(failure, HandshakeFailure::RefusedByPeer);
+}
+
+#[tokio::test]
+async fn only_workers_may_connect_to_a_worker() {
+    let keys = key_directory();
+    let address = "127.0.0.1:0".parse().unwrap();
+    let listener = Listener::bind(address, &identity(&keys, Role::Worker), &settings()).unwrap();
+    let address = listener.local_address().to_string();
+    for role in [Role::Server, Role::Observer, Role::Admin] {
+        let connector = Connector::to(&identity(&keys, role), Role::Worker, &settings()).unwrap();
+        let (error, failure) = tokio::join!(
+            async { connector.connect(&address, WITHIN).await.unwrap_err() },
+            failed_handshake(&listener)
+        );
+        let ConnectError::Broke { error: ConnectionError::Closed { code, reason }, .. } = &error else {
+            panic!("{error}")
+        };
+        assert_eq!((*code, failure), (CloseCode::Refused, HandshakeFailure::OtherRole));
+        assert!(reason.contains(role.name()) && !error.is_retryable(), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn nobody_connects_to_an_observer() {
+    let keys = key_directory();
+    let address = "127.0.0.1:0".parse().unwrap();
+    let error = Listener::bind(address, &identity(&keys, Role::Observer), &settings()).unwrap_err();
+    assert!(matches!(error, BindError::Keys(KeysError::CannotListen { role: Role::Observer, .. })));
 }
 
 #[tokio::test]

@@ -86,6 +86,27 @@ async fn five_million_values_arrive_bit_equal_on_four_streams() {
 }
 
 #[tokio::test]
+async fn values_in_pieces_arrive_as_one_whatever_the_stripes() {
+    for (streams, stripe_bytes, expected_stripes) in [(1, 4, 1), (3, 4, 3), (7, 4096, 7), (64, 1 << 16, 20)] {
+        let settings = Settings { streams, stripe_bytes, ..settings() };
+        let Pair { listener: _l, connector: _c, server, worker } = pair(&settings).await;
+        let whole = SharedValues::from(values(330_000));
+        let cuts = [0, 1, 1, 70_000, 70_003, 200_000, 330_000, 330_000];
+        let pieces: Vec<_> = cuts.windows(2).map(|cut| whole.slice(cut[0]..cut[1])).collect();
+        let (outcome, (received, stripes)) = tokio::join!(
+            transfer::send_pieces(&worker.connection, push(KeyRange::new(5, 330_000)), &pieces, &settings),
+            gather(&server.connection)
+        );
+        outcome.unwrap();
+        assert_eq!(stripes, expected_stripes);
+        assert!(bits(&received) == bits(whole.as_ref()), "{streams} streams");
+        let outcome =
+            transfer::send_pieces(&worker.connection, push(KeyRange::new(5, 9)), &pieces, &settings).await;
+        assert_eq!(outcome, Err(TransferError::OtherLength { keys: 9, values: 330_000 }));
+    }
+}
+
+#[tokio::test]
 async fn a_server_can_send_too_and_many_streams_wait_their_turn() {
     let settings = Settings { streams: 64, stripe_bytes: 4096, ..settings() };
     let Pair { listener: _l, connector: _c, server, worker } = pair(&settings).await;

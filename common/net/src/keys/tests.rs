@@ -100,6 +100,28 @@ fn a_certificate_under_the_name_of_another_role_is_told_apart() {
 }
 
 #[test]
+fn only_servers_and_workers_can_be_connected_to() {
+    let directory = directory();
+    for role in Role::ALL {
+        let can = Identity::load(directory.path(), role).unwrap().can_listen().is_ok();
+        assert_eq!(can, matches!(role, Role::Server | Role::Worker), "{role}");
+    }
+}
+
+#[test]
+fn a_worker_of_an_older_version_can_work_but_not_be_connected_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = authority().unwrap();
+    let (certificate, key) = leaf(Role::Worker, false, &authority).unwrap();
+    for (name, text) in [("ca.pem", authority.pem()), ("worker.pem", certificate), ("worker.key", key)] {
+        fs::write(directory.path().join(name), text).unwrap();
+    }
+    let worker = Identity::load(directory.path(), Role::Worker).unwrap();
+    let said = worker.can_listen().unwrap_err().to_string();
+    assert!(said.contains("worker.pem") && said.contains("older version"), "{said}");
+}
+
+#[test]
 fn a_key_is_not_shown() {
     let directory = directory();
     let shown = format!("{:?}", Identity::load(directory.path(), Role::Admin).unwrap());
