@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 use slackline_core::config::Resolved;
 use slackline_core::ids::{Moment, ServerId, ShardId};
 use slackline_core::wire::ToServer;
-use slackline_net::{
-    BindError, CloseCode, Identity, KeysError, Listener, NetworkStopped, NetworkThread, Settings,
-};
+use slackline_net::{CloseCode, Identity, Listener, NetworkThread, Settings};
 use slackline_server_core::control::End;
 use slackline_server_core::record::Figures;
 use slackline_server_core::{Control, ControlEffect, ControlEvent, Notice};
@@ -20,6 +18,7 @@ use tokio::sync::mpsc;
 
 use crate::directory::{Directory, Outgoing};
 use crate::door::{Repeats, accept};
+use crate::error::ServerError;
 use crate::files::{FileError, Heading, Results, summary_of};
 use crate::looks;
 use crate::owner::{Owner, Task, Word};
@@ -62,47 +61,15 @@ pub enum Ended {
     Interrupted,
 }
 
-/// Why a server cannot go on.
-#[derive(Debug, thiserror::Error)]
-pub enum ServerError {
-    /// The keys.
-    #[error(transparent)]
-    Keys(#[from] KeysError),
-    /// The address.
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    /// The folder of the results.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// The machine gives no thread.
-    #[error("the system gives no thread: {0}")]
-    Thread(#[from] std::io::Error),
-    /// The network thread is gone.
-    #[error(transparent)]
-    Stopped(#[from] NetworkStopped),
-    /// The run failed.
-    #[error("{0}")]
-    Run(String),
-}
-
-impl ServerError {
-    /// Whether the one who started it can mend it (exit code 2), and not the world (1).
-    #[must_use]
-    pub fn is_users(&self) -> bool {
-        match self {
-            Self::Keys(_) | Self::Bind(_) => true,
-            Self::File(error) => error.is_users(),
-            Self::Thread(_) | Self::Stopped(_) | Self::Run(_) => false,
-        }
-    }
-}
-
 /// Runs a server until the run is over; blocks the calling thread.
 ///
 /// # Errors
 /// [`ServerError`]; nothing is left running.
 pub fn serve(options: ServerOptions) -> Result<Ended, ServerError> {
     let config = &options.resolved.config;
+    if options.trace && config.sync.is_some() {
+        return Err(ServerError::NothingToTrace);
+    }
     let identity = Identity::load(&options.keys, slackline_net::Role::Server)?;
     let network = Settings::new(&config.transport, Duration::from_secs_f64(config.cluster.lease_s));
     let results = match options.index {
@@ -376,14 +343,24 @@ impl Daemon {
             Notice::Joined { worker, incarnation, clock, .. } => {
                 tracing::info!(worker = worker.0, incarnation = incarnation.0, clock = clock.0, "{notice}");
             }
-            Notice::Expired { worker, .. } | Notice::BadGradient { worker, .. } => {
+            Notice::Expired { worker, .. }
+            | Notice::BadGradient { worker, .. }
+            | Notice::Trouble { worker, .. } => {
                 tracing::warn!(worker = worker.0, "{notice}");
             }
             Notice::WrongRole { role, message, .. } => self.say_refusal(&format!("{role} {message}"), notice),
             Notice::Refused { text, .. } => self.say_refusal(text, notice),
-            Notice::Awaiting { .. } | Notice::NobodyLeft { .. } => tracing::warn!("{notice}"),
-            Notice::Left { worker, .. } => tracing::info!(worker = worker.0, "{notice}"),
-            Notice::Started { .. } | Notice::Evaluated { .. } => tracing::info!("{notice}"),
+            Notice::Awaiting { .. }
+            | Notice::NobodyLeft { .. }
+            | Notice::Regrouping { .. }
+            | Notice::Misfit { .. } => tracing::warn!("{notice}"),
+            Notice::Left { worker, .. } | Notice::Recovered { worker, .. } => {
+                tracing::info!(worker = worker.0, "{notice}");
+            }
+            Notice::Grouped { generation, .. } => tracing::info!(group = generation.0, "{notice}"),
+            Notice::Started { .. } | Notice::Evaluated { .. } | Notice::Chosen { .. } => {
+                tracing::info!("{notice}");
+            }
         }
     }
 

@@ -11,6 +11,7 @@
 mod daemon;
 mod directory;
 mod door;
+mod error;
 pub mod files;
 mod looks;
 mod owner;
@@ -22,4 +23,5 @@ mod session;
 mod ticks;
 pub mod tracer;
 
-pub use daemon::{Ended, ServerError, ServerOptions, serve};
+pub use daemon::{Ended, ServerOptions, serve};
+pub use error::ServerError;

@@ -3,17 +3,23 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use slackline_core::config::{Config, OnBadGradient, Resolved};
+use slackline_core::collective::buckets;
+use slackline_core::config::{Allreduce, Config, OnBadGradient, Resolved};
+use slackline_core::consistency::PolicySpec;
 use slackline_core::ids::{ServerId, ShardId};
-use slackline_server_core::control::CoordinatorSettings;
+use slackline_core::layout::Layout;
+use slackline_server_core::control::{AllreduceSettings, CoordinatorSettings};
 use slackline_server_core::record::Asked;
 use slackline_server_core::{ControlSettings, ShardSettings};
 
 use crate::files::Heading;
 
-/// The shards with keys of one server.
+/// The shards with keys of one server; none in an allreduce, where all workers have all values.
 #[must_use]
 pub fn shards(server: ServerId, config: &Config) -> Vec<ShardSettings> {
+    if config.sync.is_some() {
+        return Vec::new();
+    }
     let layout = Arc::new(config.layout());
     let settings = |(id, keys)| ShardSettings {
         id,
@@ -38,7 +44,7 @@ pub fn heading(resolved: &Resolved) -> Heading {
         policy: config.policy_text(),
         workers: config.workers,
         servers: config.servers,
-        shards: config.partition().shards().count() as u64,
+        shards: if config.sync.is_some() { 0 } else { config.partition().shards().count() as u64 },
         model: config.model.name(),
         parameters: config.layout().len(),
     }
@@ -71,15 +77,23 @@ pub fn control_settings(
             epochs: config.train.epochs,
             evaluate_every_epochs: config.evaluate.every_epochs,
             blind_loss: config.blind_loss(),
+            sync: config.sync.as_ref().map(|sync| allreduce(sync, &layout)),
         }),
     }
+}
+
+fn allreduce(sync: &Allreduce, layout: &Layout) -> AllreduceSettings {
+    let count = buckets(layout, sync.bucket_bytes, sync.order).len().max(1) as u64;
+    let bytes = layout.len() * size_of::<f32>() as u64;
+    AllreduceSettings { topology: sync.topology, elastic: sync.elastic, bucket_bytes: bytes.div_ceil(count) }
 }
 
 /// What the figures of a run are asked for with.
 #[must_use]
 pub fn asked(config: &Config, whole: bool) -> Asked<'_> {
     Asked {
-        policy: config.consistency.policy,
+        // All members of an allreduce read the values of the same iteration, as under bsp.
+        policy: if config.sync.is_some() { PolicySpec::Bsp } else { config.consistency.policy },
         workers: u64::from(config.workers),
         accuracies: &config.evaluate.accuracies,
         losses: &config.evaluate.losses,

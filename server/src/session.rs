@@ -158,8 +158,12 @@ impl Session {
 
     /// Checks a header against what this session may send, before a byte is set aside for it.
     fn owner_of(&self, header: &TransferHeader) -> Result<&Owner, String> {
-        if header.kind == TransferKind::Values {
-            return Err("a server takes no values".to_owned());
+        match header.kind {
+            TransferKind::Push | TransferKind::Initial => {}
+            TransferKind::Values => return Err("a server takes no values".to_owned()),
+            TransferKind::Part | TransferKind::State | TransferKind::Probe => {
+                return Err("a server takes nothing that belongs between workers".to_owned());
+            }
         }
         let speaks_for = self.shared.directory.worker_of(self.id);
         if speaks_for != Some((header.worker, header.incarnation)) {

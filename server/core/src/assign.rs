@@ -62,12 +62,12 @@ pub struct Plan {
 
 impl Plan {
     /// Units of the whole run; the last may have fewer samples.
-    const fn unit_count(&self) -> u64 {
+    pub(crate) const fn unit_count(&self) -> u64 {
         self.sample_total.div_ceil(self.cut.unit)
     }
 
     /// Samples in the first so many units.
-    fn samples_before(&self, units: u64) -> u64 {
+    pub(crate) fn samples_before(&self, units: u64) -> u64 {
         units.saturating_mul(self.cut.unit).min(self.sample_total)
     }
 

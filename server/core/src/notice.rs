@@ -3,7 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use slackline_core::ids::{Clock, Incarnation, ShardId, WorkerId};
+use slackline_core::collective::Topology;
+use slackline_core::ids::{Clock, Generation, Incarnation, ShardId, WorkerId};
 use slackline_core::role::Role;
 
 /// Something a person should be able to read about.
@@ -95,6 +96,60 @@ pub enum Notice {
         /// Share classified rightly.
         accuracy: f64,
     },
+    /// A group of an allreduce begins.
+    Grouped {
+        /// Which.
+        generation: Generation,
+        /// How many workers it has.
+        members: u32,
+        /// How they are arranged.
+        topology: Topology,
+        /// Iterations that are complete.
+        clock: Clock,
+        /// Who has the values, where somebody lacks them.
+        source: Option<WorkerId>,
+    },
+    /// A group of an allreduce cannot go on.
+    Trouble {
+        /// Which.
+        generation: Generation,
+        /// Who says so.
+        worker: WorkerId,
+        /// With whom.
+        with: WorkerId,
+        /// What, in words.
+        reason: String,
+    },
+    /// A dissolved group waits for members that have not said that they are ready.
+    Regrouping {
+        /// Which.
+        generation: Generation,
+        /// For whom.
+        missing: Vec<WorkerId>,
+        /// For how long.
+        since: Duration,
+    },
+    /// The configured topology does not fit the workers that are left.
+    Misfit {
+        /// What is configured.
+        wanted: Topology,
+        /// Why not, in words.
+        text: String,
+    },
+    /// A topology was chosen.
+    Chosen {
+        /// Which and why, in words.
+        text: String,
+    },
+    /// The others are at work again.
+    Recovered {
+        /// The worker that was lost.
+        worker: WorkerId,
+        /// Where the others went on.
+        clock: Clock,
+        /// Time since its last word.
+        after: Duration,
+    },
 }
 
 impl fmt::Display for Notice {
@@ -139,6 +194,34 @@ impl fmt::Display for Notice {
                 write!(f, "refused {message} from {address}: the role {role} does not allow it")
             }
             Self::Refused { address, text } => write!(f, "turned {address} away: {text}"),
+            Self::Grouped { generation, members, topology, clock, source } => {
+                match topology {
+                    Topology::Auto => write!(f, "{generation}: {members} workers measure")?,
+                    _ => write!(f, "{generation}: {members} workers, {topology}, from {clock} on")?,
+                }
+                match source {
+                    Some(source) => write!(f, "; who lacks the values gets them from {source}"),
+                    None => Ok(()),
+                }
+            }
+            Self::Trouble { generation, worker, with, reason } => {
+                write!(f, "{generation} is dissolved: {worker} has trouble with {with}: {reason}")
+            }
+            Self::Regrouping { generation, missing, since } => {
+                let names: Vec<String> = missing.iter().take(4).map(ToString::to_string).collect();
+                let more = if missing.len() > names.len() { ", ..." } else { "" };
+                let (names, seconds) = (names.join(", "), since.as_secs());
+                write!(f, "{generation} is dissolved and waits for {names}{more} ({seconds} s)")
+            }
+            Self::Misfit { wanted, text } => write!(f, "{wanted} is not used, ring is: {text}"),
+            Self::Chosen { text } => write!(f, "{text}"),
+            Self::Recovered { worker, clock, after } => {
+                let seconds = after.as_secs_f64();
+                write!(
+                    f,
+                    "at work again without {worker}, which was lost at {clock}: {seconds:.2} s after its last word"
+                )
+            }
             Self::Evaluated { at_samples, loss, accuracy } => {
                 write!(
                     f,

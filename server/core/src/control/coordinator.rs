@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 
 use slackline_core::consistency::PolicySpec;
 use slackline_core::ids::{Clock, Incarnation, Moment, WorkerId};
+use slackline_core::limits::{GROUP_COUNT_MAX, WORKER_COUNT_MAX};
 use slackline_core::schedule::Cut;
-use slackline_core::wire::{Ask, Evaluated, Join, Report, Work};
+use slackline_core::wire::{Ask, Evaluated, Join, RefusalCode, Report, Stepped, Text, Work};
 
+use super::group::{AllreduceSettings, Claim, Gone, Groups};
 use crate::assign::{Assigner, Outcome, Plan};
 use crate::record::Record;
 
@@ -23,7 +25,13 @@ pub struct CoordinatorSettings {
     pub evaluate_every_epochs: f64,
     /// Mean loss of a model that knows nothing.
     pub blind_loss: f64,
+    /// The allreduce; none where workers push to servers.
+    pub sync: Option<AllreduceSettings>,
 }
+
+/// Why an allreduce takes nobody in.
+pub(super) const HAS_ALL: &str =
+    "the run has all its workers: an allreduce takes others in only with sync.elastic = true";
 
 /// The training data, as the first worker described it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +46,8 @@ pub(super) struct Coordinator {
     settings: CoordinatorSettings,
     data: Option<Data>,
     assigner: Option<Assigner>,
+    /// The allreduce. Where it is there, nothing is assigned: who computes what follows from the place in the group.
+    pub(super) groups: Option<Groups>,
     record: Option<Record>,
     incarnations: Incarnation,
     /// Iterations each member is known to have completed.
@@ -51,8 +61,10 @@ pub(super) struct Coordinator {
 }
 
 impl Coordinator {
-    pub(super) const fn new(settings: CoordinatorSettings) -> Self {
+    /// The coordinator of a run that begins with so many workers; `run` is a number that another run does not have.
+    pub(super) fn new(settings: CoordinatorSettings, run: u64, workers: u32) -> Self {
         Self {
+            groups: settings.sync.map(|sync| Groups::new(sync, run, workers)),
             settings,
             data: None,
             assigner: None,
@@ -81,13 +93,23 @@ impl Coordinator {
                 let settings = &self.settings;
                 let sample_total = theirs.sample_count.saturating_mul(settings.epochs);
                 let every = (settings.evaluate_every_epochs * theirs.sample_count as f64) as u64;
-                self.assigner = Some(Assigner::new(Plan {
+                let plan = Plan {
                     cut: settings.cut,
                     sample_total,
                     evaluate_every: every,
                     ordered: settings.policy.is_ordered(),
-                }));
-                self.record = Some(Record::new(theirs.sample_count, sample_total, settings.blind_loss));
+                };
+                let record = Record::new(theirs.sample_count, sample_total, settings.blind_loss);
+                self.record = Some(match &mut self.groups {
+                    Some(groups) => {
+                        groups.set_plan(Some(plan));
+                        record.of_allreduce()
+                    }
+                    None => {
+                        self.assigner = Some(Assigner::new(plan));
+                        record
+                    }
+                });
                 Ok(())
             }
         }
@@ -96,15 +118,42 @@ impl Coordinator {
     /// The next worker says anew what the data are.
     pub(super) fn forget_data(&mut self) {
         (self.data, self.assigner, self.record) = (None, None, None);
+        if let Some(groups) = &mut self.groups {
+            groups.set_plan(None);
+        }
     }
 
     pub(super) fn batches_left(&self) -> u64 {
-        self.assigner.as_ref().map_or(0, |assigner| assigner.units_left())
+        let left = self.groups.as_ref().map(Groups::units_left);
+        left.or_else(|| Some(self.assigner.as_ref()?.units_left())).unwrap_or(0)
     }
 
     pub(super) fn next_incarnation(&mut self) -> Incarnation {
         self.incarnations = self.incarnations.next();
         self.incarnations
+    }
+
+    /// Most members at once.
+    pub(super) const fn workers_max(&self) -> u32 {
+        if self.groups.is_some() { GROUP_COUNT_MAX } else { WORKER_COUNT_MAX }
+    }
+
+    /// Whether another worker can take part, in an allreduce that has `started` or not.
+    pub(super) fn has_room(&self, started: bool) -> Result<(), Claim> {
+        match &self.groups {
+            Some(groups) if groups.is_trained() => {
+                Err((RefusalCode::RunOver, "the run is complete".to_owned()))
+            }
+            Some(groups) if started && !groups.is_elastic() => Err((RefusalCode::Full, HAS_ALL.to_owned())),
+            _ => Ok(()),
+        }
+    }
+
+    /// A worker of an allreduce has joined and is reached there.
+    pub(super) fn joined(&mut self, worker: WorkerId, incarnation: Incarnation, address: Text) {
+        if let Some(groups) = &mut self.groups {
+            groups.joined(worker, incarnation, address);
+        }
     }
 
     pub(super) fn enter(&mut self, worker: WorkerId, clock: Clock) {
@@ -115,10 +164,16 @@ impl Coordinator {
         if let Some(assigner) = &mut self.assigner {
             assigner.enter(worker);
         }
+        if let Some(groups) = &mut self.groups {
+            groups.enter(worker);
+        }
     }
 
-    pub(super) fn forget(&mut self, worker: WorkerId) {
+    pub(super) fn forget(&mut self, now: Moment, worker: WorkerId, gone: &Gone) {
         self.minimum = self.minimum();
+        if let Some(groups) = &mut self.groups {
+            groups.remove(now, worker, gone);
+        }
         self.clocks.remove(&worker);
         self.asks.remove(&worker);
         self.evaluated.remove(&worker);
@@ -131,16 +186,25 @@ impl Coordinator {
         if let Some(assigner) = &mut self.assigner {
             assigner.reconnect(worker);
         }
+        if let Some(groups) = &mut self.groups {
+            groups.reconnect(worker);
+        }
     }
 
     pub(super) fn begin(&mut self) {
         if let Some(assigner) = &mut self.assigner {
             assigner.begin();
         }
+        if let Some(groups) = &mut self.groups {
+            groups.begin();
+        }
     }
 
-    /// Workers that have asked for work and were not given any.
+    /// Workers that have asked for work and were not given any, or wait for a group.
     pub(super) fn asking(&self) -> u32 {
+        if let Some(groups) = &self.groups {
+            return groups.ready_count();
+        }
         self.assigner.as_ref().map_or(0, Assigner::asking)
     }
 
@@ -166,19 +230,58 @@ impl Coordinator {
         assigner.ask(worker, clock, Outcome { done, returned, compute_us })
     }
 
+    /// Takes what a member of a group says of its way; a word that comes again counts once.
+    pub(super) fn stepped(&mut self, now: Moment, worker: WorkerId, stepped: &Stepped) -> Result<(), Claim> {
+        let Some(groups) = &mut self.groups else { return Ok(()) };
+        if groups.stepped(now, worker, stepped)? {
+            self.report(now, worker, stepped.report.as_ref());
+        }
+        Ok(())
+    }
+
     /// Takes the result of an evaluation; false when it is known already.
-    pub(super) fn evaluated(&mut self, now: Moment, worker: WorkerId, evaluated: &Evaluated) -> bool {
+    pub(super) fn evaluated(
+        &mut self,
+        now: Moment,
+        worker: WorkerId,
+        evaluated: &Evaluated,
+    ) -> Result<bool, Claim> {
         let is_new = self.evaluated.insert(worker, evaluated.at_samples) != Some(evaluated.at_samples);
         if is_new {
             self.report(now, worker, evaluated.report.as_ref());
         }
-        let (Some(assigner), Some(record)) = (&mut self.assigner, &mut self.record) else { return false };
         // One that is known comes again when the word that the run is over was lost.
-        let is_wanted = assigner.evaluated(worker, evaluated.at_samples);
-        if is_wanted {
+        let is_wanted = match (&mut self.groups, &mut self.assigner) {
+            (Some(groups), _) => groups.evaluated(worker, evaluated.at_samples)?,
+            (None, Some(assigner)) => assigner.evaluated(worker, evaluated.at_samples),
+            (None, None) => false,
+        };
+        if let Some(record) = self.record.as_mut().filter(|_| is_wanted) {
             record.evaluated(now, evaluated);
         }
-        is_wanted
+        Ok(is_wanted)
+    }
+
+    /// Forms and dissolves groups, and keeps their figures.
+    pub(super) fn settle_groups(&mut self, now: Moment) {
+        let (Some(groups), Some(record)) = (&mut self.groups, &mut self.record) else { return };
+        groups.settle(now);
+        let (units, samples) = groups.done();
+        record.done(units, samples);
+        if groups.has_worked() {
+            record.begin(now);
+        }
+        if groups.is_trained() {
+            record.end(now);
+        } else {
+            record.reopen();
+        }
+        for recovery in groups.take_recoveries() {
+            record.recovered(recovery);
+        }
+        if let Some(why) = groups.chosen() {
+            record.chose(why);
+        }
     }
 
     pub(super) fn settle(&mut self, now: Moment) -> Vec<(WorkerId, Work)> {
@@ -201,15 +304,31 @@ impl Coordinator {
 
     /// The smallest clock known of a member; the last one known when nobody is there.
     pub(super) fn minimum(&self) -> Clock {
+        if self.groups.is_some() {
+            // Where a worker of an allreduce enters is said with its group.
+            return Clock(0);
+        }
         self.clocks.values().min().copied().unwrap_or(self.minimum)
     }
 
     pub(super) fn clock_of(&self, worker: WorkerId) -> Option<Clock> {
-        self.clocks.get(&worker).copied()
+        match &self.groups {
+            Some(groups) => groups.clock_of(worker),
+            None => self.clocks.get(&worker).copied(),
+        }
+    }
+
+    /// The iterations that a worker is known to have had its part in.
+    pub(super) fn lost_after(&self, worker: WorkerId) -> Option<Clock> {
+        match &self.groups {
+            Some(groups) => Some(groups.lost_after(worker)),
+            None => self.clock_of(worker),
+        }
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.assigner.as_ref().is_some_and(Assigner::is_over)
+        self.groups.as_ref().is_some_and(Groups::is_over)
+            || self.assigner.as_ref().is_some_and(Assigner::is_over)
     }
 
     pub(super) const fn record(&self) -> Option<&Record> {
@@ -217,12 +336,16 @@ impl Coordinator {
     }
 
     pub(super) fn batches_repeated(&self) -> u64 {
-        self.assigner.as_ref().map_or(0, Assigner::repeated)
+        let units = self.groups.as_ref().map(Groups::repeated);
+        units.or_else(|| self.assigner.as_ref().map(Assigner::repeated)).unwrap_or(0)
     }
 
     pub(super) fn check_invariants(&self) {
         if let Some(assigner) = &self.assigner {
             assigner.check_invariants();
+        }
+        if let Some(groups) = &self.groups {
+            groups.check_invariants();
         }
     }
 }

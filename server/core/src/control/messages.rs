@@ -2,12 +2,13 @@
 
 use slackline_core::consistency::Standing;
 use slackline_core::ids::{BatchIndex, Incarnation, Moment, SessionId, ShardId, Version, WorkerId};
-use slackline_core::limits::{WORKER_COUNT_MAX, WORKER_EVER_MAX};
+use slackline_core::limits::WORKER_EVER_MAX;
 use slackline_core::role::Role;
 use slackline_core::wire::{
     Ask, Evaluated, Join, Leave, Outcome, Pull, PullKind, RefusalCode, Register, ToPeer, ToServer,
 };
 
+use super::group::Gone;
 use super::{Control, ControlEffect, End};
 use crate::notice::Notice;
 use crate::shard::{Push, ShardEvent};
@@ -27,6 +28,9 @@ const fn allowed(message: &ToServer) -> (&'static str, &'static [Role]) {
         ToServer::PushNothing { .. } => ("push", WORKER),
         ToServer::Evaluated(_) => ("report an evaluation", WORKER),
         ToServer::Leave(_) => ("leave", WORKER),
+        ToServer::Ready(_) => ("be ready for a group", WORKER),
+        ToServer::Trouble(_) => ("report trouble in a group", WORKER),
+        ToServer::Stepped(_) => ("report steps of a group", WORKER),
         ToServer::Status => ("status", &Role::ALL),
         ToServer::Stop { .. } => ("stop", &[Role::Server, Role::Admin]),
     }
@@ -60,6 +64,7 @@ impl Control {
                 self.end(End::Stopped(reason.shown()), effects);
             }
             (_, Some(speaker)) if self.is_former_session(session, speaker) => {}
+            (message, _) if self.is_of_other_method(&message) => self.refuse_method(session, name, effects),
             (ToServer::Pull(Pull { shard, request, kind }), reader) => {
                 let is_gated = matches!(kind, PullKind::Gated { .. });
                 if is_gated && reader.is_some() && !self.started && self.coordinator.is_none() {
@@ -118,8 +123,8 @@ impl Control {
     }
 
     fn join(&mut self, now: Moment, session: SessionId, join: &Join, effects: &mut Vec<ControlEffect>) {
-        let verdict = self.may_join(join);
-        let (Ok(()), Some(coordinator)) = (&verdict, &mut self.coordinator) else {
+        let verdict = self.may_join(join).and_then(|()| self.peers_address(session, join));
+        let (Ok(address), Some(coordinator)) = (&verdict, &mut self.coordinator) else {
             if let Err((code, text)) = verdict {
                 self.refuse(session, code, text, effects);
             }
@@ -131,7 +136,7 @@ impl Control {
             // worker's own earlier join, whose answer was lost.
             Some((former, before)) if former.0 < WORKER_EVER_MAX && !self.is_taken(former, before) => {
                 if self.members.incarnation_of(former).is_some() {
-                    self.remove(former, effects);
+                    self.remove(now, former, &Gone::Replaced, effects);
                 }
                 former
             }
@@ -139,6 +144,9 @@ impl Control {
         };
         let clock = self.entry_clock();
         self.members.admit(worker, incarnation, now);
+        if let (Some(coordinator), Some(address)) = (&mut self.coordinator, address) {
+            coordinator.joined(worker, incarnation, address.clone());
+        }
         effects.push(ControlEffect::Send { session, message: ToPeer::Joined { worker, incarnation, clock } });
     }
 
@@ -158,7 +166,8 @@ impl Control {
         if coordinator.is_over() {
             return Err((RefusalCode::RunOver, "the run is complete".to_owned()));
         }
-        let most = WORKER_COUNT_MAX as usize;
+        coordinator.has_room(self.started)?;
+        let most = coordinator.workers_max() as usize;
         if self.members.len() >= most || self.members.ever() >= WORKER_EVER_MAX as usize {
             return Err((RefusalCode::Full, format!("the run has its {most} workers")));
         }
@@ -224,7 +233,7 @@ impl Control {
                 return;
             }
             if self.members.incarnation_of(worker).is_some() {
-                self.remove(worker, effects);
+                self.remove(now, worker, &Gone::Replaced, effects);
             }
             self.members.admit(worker, incarnation, now);
         }
@@ -274,7 +283,7 @@ impl Control {
             }
             ToServer::Finish => effects.push(ControlEffect::Shards(ShardEvent::Finish { worker })),
             ToServer::Ask(ask) => self.ask(now, session, worker, &ask, effects),
-            ToServer::Evaluated(evaluated) => self.evaluated(now, worker, &evaluated, effects),
+            ToServer::Evaluated(evaluated) => self.evaluated(now, session, worker, &evaluated, effects),
             ToServer::PushNothing { shard, sequence, clock } => {
                 let Some(incarnation) = self.members.incarnation_of(worker) else { return };
                 let (pulled, batch) = (Version(0), BatchIndex(0));
@@ -293,6 +302,9 @@ impl Control {
                 self.to_shard(session, shard, ShardEvent::Push(push), effects);
             }
             ToServer::Leave(leave) => self.leave(now, session, worker, &leave, effects),
+            ToServer::Ready(ready) => self.ready(now, session, worker, &ready, effects),
+            ToServer::Trouble(trouble) => self.trouble(now, session, worker, &trouble, effects),
+            ToServer::Stepped(stepped) => self.stepped(now, session, worker, &stepped, effects),
             ToServer::Renew => effects.push(ControlEffect::Send { session, message: ToPeer::Renewed }),
             // The rest was handled before.
             _ => {}
@@ -320,13 +332,16 @@ impl Control {
     fn evaluated(
         &mut self,
         now: Moment,
+        session: SessionId,
         worker: WorkerId,
         evaluated: &Evaluated,
         effects: &mut Vec<ControlEffect>,
     ) {
         let Some(coordinator) = &mut self.coordinator else { return };
-        if !coordinator.evaluated(now, worker, evaluated) {
-            return;
+        match coordinator.evaluated(now, worker, evaluated) {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(claim) => return self.refuse_claim(now, session, worker, claim, effects),
         }
         let Evaluated { at_samples, loss, accuracy, .. } = *evaluated;
         effects.push(ControlEffect::Evaluated);
@@ -344,6 +359,9 @@ impl Control {
         if let Some(coordinator) = &mut self.coordinator {
             coordinator.report(now, worker, leave.report.as_ref());
         }
+        if leave.outcome == Outcome::Done && self.leave_group(worker) {
+            return;
+        }
         let how = match &leave.outcome {
             Outcome::Done => "its work is done".to_owned(),
             Outcome::Interrupted => "it was told to go".to_owned(),
@@ -351,7 +369,7 @@ impl Control {
         };
         effects.push(ControlEffect::Notice(Notice::Left { worker, how: how.clone() }));
         effects.push(ControlEffect::Send { session, message: ToPeer::Goodbye });
-        self.remove(worker, effects);
+        self.remove(now, worker, &Gone::Left(how.clone()), effects);
         if matches!(leave.outcome, Outcome::BadGradient(_))
             && self.settings.stop_on_bad_gradient
             && self.coordinator.is_some()

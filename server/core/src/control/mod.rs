@@ -3,7 +3,9 @@
 //! Control sees every message; the shards see what it passes on. A worker is a member of each server on its own account: it
 //! registers, renews its lease with whatever it sends, and is removed when it leaves or when the lease runs out.
 
+mod allreduce;
 mod coordinator;
+mod group;
 mod members;
 mod messages;
 
@@ -16,6 +18,8 @@ use slackline_core::wire::{Phase, Refusal, RefusedCounts, Text, ToPeer, ToServer
 
 use coordinator::Coordinator;
 pub use coordinator::CoordinatorSettings;
+pub use group::AllreduceSettings;
+use group::Gone;
 use members::Members;
 
 use crate::notice::Notice;
@@ -181,7 +185,10 @@ impl Control {
     pub fn new(settings: ControlSettings, now: Moment) -> Self {
         Self {
             members: Members::new(settings.lease),
-            coordinator: settings.coordinator.clone().map(Coordinator::new),
+            coordinator: settings
+                .coordinator
+                .clone()
+                .map(|part| Coordinator::new(part, settings.boot, settings.workers)),
             shards_with_values: settings.shards.iter().map(|shard| (*shard, false)).collect(),
             settings,
             sessions: BTreeMap::new(),
@@ -208,8 +215,15 @@ impl Control {
                 self.message(now, session, message, effects);
             }
             ControlEvent::Closed { session } => {
-                self.sessions.remove(&session);
+                let peer = self.sessions.remove(&session);
+                let worker = peer.and_then(|peer| peer.worker).map(|(worker, _)| worker);
+                let has_left = worker.filter(|worker| {
+                    self.members.session_of(*worker) == Some(session) && self.leaves(*worker)
+                });
                 self.members.unbind(session);
+                if let Some(worker) = has_left {
+                    self.let_go(now, worker, effects);
+                }
             }
             ControlEvent::TurnedAway { address, text, handshake } => {
                 *(if handshake { &mut self.refused.handshake } else { &mut self.refused.malformed }) += 1;
@@ -234,11 +248,11 @@ impl Control {
     fn tick(&mut self, now: Moment, effects: &mut Vec<ControlEffect>) {
         for expired in self.members.expire(now) {
             let worker = expired.worker;
-            let clock = self.coordinator.as_ref().and_then(|coordinator| coordinator.clock_of(worker));
+            let clock = self.coordinator.as_ref().and_then(|coordinator| coordinator.lost_after(worker));
             let silent = now.since(expired.heard);
             let incarnation = expired.incarnation;
             effects.push(ControlEffect::Notice(Notice::Expired { worker, incarnation, clock, silent }));
-            self.remove(worker, effects);
+            self.remove(now, worker, &Gone::Silent(silent), effects);
             if let Some(session) = expired.session {
                 self.refused.fenced += 1;
                 let text =
@@ -259,6 +273,9 @@ impl Control {
             return None;
         }
         if self.started {
+            if let Some(wait) = coordinator.groups.as_ref().and_then(|groups| groups.wait(now)) {
+                return Some(wait);
+            }
             let batches = coordinator.batches_left();
             return (self.members.is_empty() && !coordinator.is_over())
                 .then_some(Notice::NobodyLeft { batches });
@@ -274,11 +291,11 @@ impl Control {
     }
 
     /// A worker is no member any more, whatever the reason.
-    fn remove(&mut self, worker: WorkerId, effects: &mut Vec<ControlEffect>) {
+    fn remove(&mut self, now: Moment, worker: WorkerId, gone: &Gone, effects: &mut Vec<ControlEffect>) {
         self.members.remove(worker);
         effects.push(ControlEffect::Shards(ShardEvent::Remove { worker }));
         if let Some(coordinator) = &mut self.coordinator {
-            coordinator.forget(worker);
+            coordinator.forget(now, worker, gone);
         }
     }
 
@@ -296,6 +313,7 @@ impl Control {
         if !self.started && self.coordinator.as_ref().is_some_and(all_ask) {
             self.start(effects);
         }
+        self.settle_groups(now, effects);
         let Some(coordinator) = &mut self.coordinator else { return };
         for (worker, work) in coordinator.settle(now) {
             if let Some(session) = self.members.session_of(worker) {

@@ -28,6 +28,7 @@ fn settings(workers: u32) -> ControlSettings {
             blind_loss: 2.3,
             epochs: 1,
             evaluate_every_epochs: 0.0,
+            sync: None,
         }),
     }
 }
@@ -70,7 +71,8 @@ impl Desk {
         former: Option<(WorkerId, Incarnation)>,
     ) -> (WorkerId, Incarnation, Clock) {
         self.open(session, Role::Worker);
-        let join = Join { layout_hash: 1, config_hash: 2, data_hash: 4, sample_count: 45, former };
+        let join =
+            Join { layout_hash: 1, config_hash: 2, data_hash: 4, sample_count: 45, former, peers_at: None };
         let effects = self.say(session, ToServer::Join(join));
         let joined = effects.iter().find_map(|effect| match effect {
             ControlEffect::Send { message: ToPeer::Joined { worker, incarnation, clock }, .. } => {
@@ -139,6 +141,7 @@ fn each_role_can_do_only_its_own_part() {
                 data_hash: 4,
                 sample_count: 5,
                 former: None,
+                peers_at: None,
             }),
             false,
         ),
@@ -167,7 +170,14 @@ fn another_layout_configuration_or_data_set_is_refused_with_both_sides_named() {
     let mut desk = Desk::new(settings(2));
     desk.join(1, None);
     let wrong = |layout_hash, config_hash, sample_count| {
-        ToServer::Join(Join { layout_hash, config_hash, data_hash: 4, sample_count, former: None })
+        ToServer::Join(Join {
+            layout_hash,
+            config_hash,
+            data_hash: 4,
+            sample_count,
+            former: None,
+            peers_at: None,
+        })
     };
     for (message, words) in
         [(wrong(9, 2, 45), "[model]"), (wrong(1, 9, 45), "config show"), (wrong(1, 2, 44), "44 samples")]
@@ -369,7 +379,8 @@ fn a_fenced_worker_whose_id_was_given_away_gets_another() {
 fn the_data_of_a_worker_that_died_before_the_start_bind_nobody() {
     let mut desk = Desk::new(settings(2));
     desk.open(1, Role::Worker);
-    let wrong = Join { layout_hash: 1, config_hash: 2, data_hash: 9, sample_count: 45, former: None };
+    let wrong =
+        Join { layout_hash: 1, config_hash: 2, data_hash: 9, sample_count: 45, former: None, peers_at: None };
     desk.say(1, ToServer::Join(wrong));
     desk.after(11.0);
     // The next one speaks for its own data, and so do all after it.
@@ -404,3 +415,8 @@ fn a_renewal_is_answered() {
     let effects = desk.say(0, ToServer::Renew);
     assert!(effects.contains(&ControlEffect::Send { session: SessionId(0), message: ToPeer::Renewed }));
 }
+
+mod claims;
+mod groups;
+mod losses;
+mod newcomers;

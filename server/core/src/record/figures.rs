@@ -60,6 +60,12 @@ pub struct Figures {
     /// Where each worker's time went; only at the end.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub workers_time: Vec<WorkerTime>,
+    /// How long each loss of a worker stopped the others; only of an allreduce, and only at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recoveries: Option<Vec<Recovery>>,
+    /// The topology that was chosen, and why, where that was left to be measured; only at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub topology_chosen: Option<String>,
 }
 
 /// The figures at the end of a run.
@@ -255,6 +261,17 @@ impl Holds {
         } = held;
         holds
     }
+}
+
+/// See [`Figures::recoveries`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Recovery {
+    /// The worker that was lost.
+    pub worker: u32,
+    /// Iterations after which the others went on.
+    pub clock: u64,
+    /// Seconds from its last word until another had completed a later iteration without it.
+    pub seconds: f64,
 }
 
 /// See [`Figures::workers_time`].

@@ -10,8 +10,8 @@ use slackline_core::wire::{Evaluated, Progress, Report, Times};
 
 use figures::share;
 pub use figures::{
-    Asked, Bounded, Bytes, Decisions, Diverged, Drops, Figures, Final, Holds, Pulls, Pushes, Staleness,
-    TimeShares, TimeToAccuracy, TimeToLoss, WorkerTime,
+    Asked, Bounded, Bytes, Decisions, Diverged, Drops, Figures, Final, Holds, Pulls, Pushes, Recovery,
+    Staleness, TimeShares, TimeToAccuracy, TimeToLoss, WorkerTime,
 };
 
 /// One evaluation on the held-out examples.
@@ -52,6 +52,9 @@ pub struct Record {
     blind_loss: f64,
     /// The clock at which the loss left all bounds, while it has not come back.
     diverged: Option<Clock>,
+    /// Of an allreduce; none where there is none.
+    recoveries: Option<Vec<Recovery>>,
+    topology_chosen: Option<String>,
 }
 
 /// Times the loss of a model that knows nothing. Untrained ones lie a little above it, and training only lowers it.
@@ -81,6 +84,26 @@ impl Record {
             times: BTreeMap::new(),
             blind_loss,
             diverged: None,
+            recoveries: None,
+            topology_chosen: None,
+        }
+    }
+
+    /// The same for an allreduce, which has recoveries.
+    #[must_use]
+    pub fn of_allreduce(self) -> Self {
+        Self { recoveries: Some(Vec::new()), ..self }
+    }
+
+    /// The workers that were left are at work again.
+    pub fn recovered(&mut self, recovery: Recovery) {
+        self.recoveries.get_or_insert_default().push(recovery);
+    }
+
+    /// A topology was chosen.
+    pub fn chose(&mut self, why: &str) {
+        if self.topology_chosen.as_deref() != Some(why) {
+            self.topology_chosen = Some(why.to_owned());
         }
     }
 
@@ -92,6 +115,11 @@ impl Record {
     /// The last batch was done.
     pub fn end(&mut self, now: Moment) {
         self.ended.get_or_insert(now);
+    }
+
+    /// The last batch must be done again: its result was lost.
+    pub fn reopen(&mut self) {
+        self.ended = None;
     }
 
     /// A worker takes part.
@@ -246,6 +274,8 @@ impl Record {
                 hold: Holds::new(policy, report.pulls_held),
             },
             workers_time: if whole { self.workers_time() } else { Vec::new() },
+            recoveries: self.recoveries.clone().filter(|_| whole),
+            topology_chosen: self.topology_chosen.clone().filter(|_| whole),
         }
     }
 
