@@ -68,6 +68,7 @@ impl World {
             shards: shards.keys().copied().collect(),
             stop_on_bad_gradient: true,
             coordinator: (index == 0).then_some(CoordinatorSettings {
+                sync: None,
                 policy: scenario.policy,
                 cut: scenario.cut(),
                 blind_loss: 1.0,

@@ -85,6 +85,7 @@ impl World {
             lease: scenario.lease,
             connect_timeout: scenario.connect_timeout,
             wait_report: scenario.lease * 5,
+            group: None,
             stop_on_bad_gradient: true,
         };
         let keys = layout.len() as usize;
@@ -219,6 +220,13 @@ impl World {
                 self.agenda.at(when, Happening::Measured { process, at_samples });
             }
             Effect::Notice(notice) => return self.noticed(process, &notice),
+            Effect::Form { .. }
+            | Effect::Dissolve { .. }
+            | Effect::Probe { .. }
+            | Effect::FetchState { .. }
+            | Effect::Step { .. }
+            | Effect::Apply { .. }
+            | Effect::Skip { .. } => panic!("no worker of this world is in a group; tests/groups has those"),
             Effect::Exit(result) => return self.exited(process, result),
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! What the worker asks of the shell.
 
-use slackline_core::ids::{BatchIndex, Clock, Sequence, ServerId, ShardId};
-use slackline_core::wire::{ToServer, TransferHeader};
+use slackline_core::ids::{BatchIndex, Clock, Generation, Sequence, ServerId, ShardId, WorkerId};
+use slackline_core::wire::{Group, ToServer, TransferHeader};
 
 use crate::error::WorkerError;
 use crate::notice::Notice;
@@ -108,6 +108,63 @@ pub enum Effect {
         at_samples: u64,
         /// Whether these are the final values of the run.
         last: bool,
+    },
+    /// Connect to all members of the group that this one exchanges anything with, and to the source if it lacks the values; answered
+    /// by `Met`, or by `PeerTrouble`. All before it is gone: a group replaces its forerunner.
+    Form {
+        /// The group.
+        group: Group,
+        /// This worker's place in it.
+        position: u32,
+    },
+    /// The group is over: close the connections to other workers, drop what was being reduced, and deliver nothing more of it. A
+    /// gradient that is being computed is to end as soon as can be; it is not answered.
+    Dissolve {
+        /// Which group.
+        generation: Generation,
+    },
+    /// Measure the way to the right neighbour; answered by `Measured`.
+    Probe {
+        /// In which group.
+        generation: Generation,
+    },
+    /// Take over values and optimizer state of another member; answered by `StateArrived`.
+    FetchState {
+        /// In which group.
+        generation: Generation,
+        /// From whom.
+        source: WorkerId,
+        /// Iterations that are to be in them.
+        clock: Clock,
+    },
+    /// One iteration of the allreduce: compute the gradient of a loaded batch on the worker's own values (with all that was to be applied
+    /// before), multiply it by its share, and hand each bucket to the reduction as soon as it exists. Without a batch, zeros are handed
+    /// over. Answered by `StepComputed`, then `Gathered`, then `Reduced`.
+    Step {
+        /// In which group.
+        generation: Generation,
+        /// Iterations complete before this one.
+        clock: Clock,
+        /// The batch (one unit), if there is one for this position.
+        batch: Option<BatchIndex>,
+        /// Its share of the iteration's samples.
+        share: f32,
+    },
+    /// Apply the sums of an iteration to the worker's own values. What is asked for afterwards sees them applied.
+    Apply {
+        /// In which group.
+        generation: Generation,
+        /// Iterations complete before this one.
+        clock: Clock,
+        /// The share of the run that was done before it, in `[0, 1]`; see [`Step`](slackline_core::optimizer::Step).
+        progress: f64,
+    },
+    /// The sums of an iteration are not used: they are not finite.
+    Skip {
+        /// In which group.
+        generation: Generation,
+        /// Iterations complete before this one.
+        clock: Clock,
     },
     /// Something that the user should know.
     Notice(Notice),

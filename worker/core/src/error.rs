@@ -92,6 +92,19 @@ pub enum WorkerError {
         /// The tensor that holds it.
         tensor: String,
     },
+    /// The sum of all workers' gradients was not finite, and the configuration says to stop for that.
+    #[error(
+        "the sum of all gradients at {clock} is not finite (tensor {tensor}, key {key}); \
+         lower optimizer.rate, or set consistency.on_bad_gradient = \"drop\""
+    )]
+    BadSum {
+        /// Iterations complete.
+        clock: Clock,
+        /// First key whose value is not finite.
+        key: u64,
+        /// The tensor that holds it.
+        tensor: String,
+    },
     /// A server sent what it must not send.
     #[error("{server} sent {what}, which has no place here; the programs may be of different versions")]
     OutOfPlace {
@@ -99,6 +112,12 @@ pub enum WorkerError {
         server: ServerId,
         /// What it sent.
         what: &'static str,
+    },
+    /// Another worker of the allreduce does not belong to this run.
+    #[error("{reason}")]
+    Peer {
+        /// Who, what is wrong, and what to do.
+        reason: String,
     },
     /// The process itself cannot go on.
     #[error("{reason}")]

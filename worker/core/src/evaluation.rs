@@ -122,10 +122,14 @@ impl Worker {
         effects: &mut Vec<Effect>,
     ) {
         match self.evaluation {
-            Evaluation::Measuring { at_samples: expected, .. } if expected == at_samples => {
+            Evaluation::Measuring { at_samples: expected, last } if expected == at_samples => {
                 self.evaluation = Evaluation::Free;
                 let report = Some(self.record.take(self.now, self.ledger.take()));
                 let evaluated = Evaluated { at_samples, loss, accuracy, report };
+                if self.is_grouped() {
+                    self.note_measured(last);
+                    return self.tell_evaluated(evaluated, effects);
+                }
                 self.evaluated.push((evaluated.clone(), self.coordinator_mark()));
                 self.send(COORDINATOR, ToServer::Evaluated(evaluated), effects);
             }

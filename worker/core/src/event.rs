@@ -1,7 +1,7 @@
 //! What the shell tells the worker.
 
-use slackline_core::ids::{BatchIndex, Sequence, ServerId, ShardId};
-use slackline_core::wire::{Served, ToPeer};
+use slackline_core::ids::{BatchIndex, Clock, Generation, Sequence, ServerId, ShardId, WorkerId};
+use slackline_core::wire::{LinkFigures, Served, ToPeer};
 
 /// Something that happened.
 ///
@@ -72,6 +72,70 @@ pub enum Event {
         loss: f64,
         /// Share of them that were classified rightly.
         accuracy: f64,
+    },
+    /// The connections that [`Effect::Form`](crate::Effect::Form) asked for stand.
+    Met {
+        /// In which group.
+        generation: Generation,
+    },
+    /// The way to the right neighbour is measured.
+    Measured {
+        /// In which group.
+        generation: Generation,
+        /// What came out.
+        figures: LinkFigures,
+    },
+    /// Values and optimizer state are taken over.
+    StateArrived {
+        /// In which group.
+        generation: Generation,
+    },
+    /// This worker's gradient of the iteration is computed and handed over.
+    StepComputed {
+        /// In which group.
+        generation: Generation,
+        /// Iterations complete before this one.
+        clock: Clock,
+        /// Key of the first value of this worker's own gradient that is not a finite number, if there is one.
+        bad_key: Option<u64>,
+        /// Mean loss over the batch; zero without one.
+        loss: f64,
+        /// Samples of the batch; zero without one.
+        samples: u32,
+    },
+    /// Everybody's gradient of the iteration is in: what is missing are sums that others have.
+    Gathered {
+        /// In which group.
+        generation: Generation,
+        /// Iterations complete before this one.
+        clock: Clock,
+    },
+    /// All sums of the iteration are here.
+    Reduced {
+        /// In which group.
+        generation: Generation,
+        /// Iterations complete before this one.
+        clock: Clock,
+        /// Key of the first sum that is not a finite number, if there is one: the same at all members.
+        bad_key: Option<u64>,
+        /// Bytes of parts sent for it, headers left out.
+        sent: u64,
+        /// Bytes of parts received for it, headers left out.
+        received: u64,
+    },
+    /// The group cannot go on as it is: a connection was lost, could not be made within a lease, or carried what does not belong there.
+    PeerTrouble {
+        /// In which group.
+        generation: Generation,
+        /// With whom.
+        worker: WorkerId,
+        /// What, in a line.
+        reason: String,
+    },
+    /// Another worker does not belong to this run, and no new group can change that.
+    PeerRefused {
+        /// Who, and what is wrong, in a line.
+        reason: String,
     },
     /// Time has passed: at the latest at [`Worker::next_deadline`](crate::Worker::next_deadline). The first
     /// one starts the worker.

@@ -14,6 +14,7 @@ impl Worker {
         if self.leaving.is_some() {
             return;
         }
+        self.group.check_invariants(self.clock, self.member.is_some());
         let cycle = &self.cycle;
         if let Some(iteration) = &cycle.iteration {
             let is_left = matches!(iteration.phase, Phase::Left);

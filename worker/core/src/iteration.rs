@@ -67,6 +67,8 @@ pub(crate) struct Iteration {
     pub(crate) has_asked: bool,
     /// Its clock was closed without it.
     pub(crate) is_overtaken: bool,
+    /// The samples before its batch, where values are to be evaluated that have learned from those.
+    pub(crate) evaluate: Option<u64>,
 }
 
 impl Iteration {
@@ -148,6 +150,10 @@ impl Worker {
     /// Takes every step that is possible now. Each step leaves a state that the same step does not fit, so
     /// this ends.
     pub(crate) fn step(&mut self, effects: &mut Vec<Effect>) -> Result<(), WorkerError> {
+        if self.is_grouped() {
+            self.advance_group(effects);
+            return Ok(());
+        }
         while self.leaving.is_none()
             && (self.begin_compute(effects)
                 || self.ask_ahead(effects)
@@ -186,11 +192,11 @@ impl Worker {
         }
         self.asking.pop();
         match queued.work {
-            Work::Batch { batch, enter, .. } => {
+            Work::Batch { batch, enter, evaluate, .. } => {
                 if self.finished || enter.is_some() {
                     self.enter(enter, effects)?;
                 }
-                self.begin_iteration(batch, queued.loaded, effects);
+                self.begin_iteration(batch, queued.loaded, evaluate, effects);
             }
             Work::Idle => self.finish(effects),
             Work::Evaluate { at_samples } => {
@@ -220,12 +226,18 @@ impl Worker {
     }
 
     /// Pulls every shard, all at once.
-    fn begin_iteration(&mut self, batch: BatchIndex, loaded: bool, effects: &mut Vec<Effect>) {
+    fn begin_iteration(
+        &mut self,
+        batch: BatchIndex,
+        loaded: bool,
+        evaluate: Option<u64>,
+        effects: &mut Vec<Effect>,
+    ) {
         let wanted = self.shards.keys().filter(|shard| self.is_wanted(**shard));
         let pulls = wanted.map(|shard| (*shard, OpenPull::new(self.now))).collect();
         let phase = Phase::Pulling;
         self.cycle.iteration =
-            Some(Iteration { batch, loaded, pulls, phase, has_asked: false, is_overtaken: false });
+            Some(Iteration { batch, loaded, pulls, phase, has_asked: false, is_overtaken: false, evaluate });
         for server in self.servers() {
             self.resume_pulls(server, effects);
         }
@@ -287,6 +299,7 @@ impl Worker {
     /// A batch is in memory.
     pub(crate) fn on_loaded(&mut self, batch: BatchIndex) {
         self.asking.loaded(batch);
+        self.group.loaded(batch.0);
         if let Some(iteration) = &mut self.cycle.iteration
             && iteration.batch == batch
         {
@@ -310,7 +323,13 @@ impl Worker {
                         adopted.push(shard);
                     }
                 }
+                let evaluate = iteration.evaluate.take();
                 effects.push(Effect::Compute { sequence, batch: iteration.batch, clock, adopted });
+                // Not before: this worker's gate has just proven how much the values have learned, and its own gradient, without which
+                // a barrier does not open, is not in them.
+                if let Some(at_samples) = evaluate.filter(|_| self.evaluation.is_free()) {
+                    self.begin_evaluation(at_samples, false, effects);
+                }
                 true
             }
             _ => false,

@@ -4,7 +4,7 @@
 use slackline_core::ids::{
     BatchIndex, Clock, Incarnation, KeyRange, Sequence, ServerId, ShardId, Version, WorkerId,
 };
-use slackline_core::wire::{Dtype, Join, Register, ToServer, TransferHeader, TransferKind};
+use slackline_core::wire::{Dtype, Join, Register, Text, ToServer, TransferHeader, TransferKind};
 
 use crate::effect::Effect;
 use crate::error::WorkerError;
@@ -13,7 +13,7 @@ use crate::session::State;
 use crate::worker::{COORDINATOR, Member, Worker};
 
 /// A clock above this is no count of iterations, and adding to it could overflow.
-const CLOCK_MAX: u64 = 1 << 62;
+pub(crate) const CLOCK_MAX: u64 = 1 << 62;
 
 impl Worker {
     /// A server has greeted: join there if this is still to be done, register otherwise.
@@ -38,6 +38,7 @@ impl Worker {
                 data_hash: self.settings.data_hash,
                 sample_count: self.settings.sample_count,
                 former: self.former,
+                peers_at: self.settings.group.as_ref().map(|group| Text::new(&*group.peers_at)),
             };
             session.joining(now);
             session.send(ToServer::Join(join), now, effects);
@@ -59,8 +60,12 @@ impl Worker {
         }
         self.member = Some(Member { worker, incarnation });
         self.former = None;
-        self.clock = Clock(0);
-        self.adopt(server, clock)?;
+        if !self.is_grouped() {
+            // In an allreduce the clock belongs to the values, which the worker has itself.
+            self.clock = Clock(0);
+            self.adopt(server, clock)?;
+        }
+        let clock = self.clock;
         effects.push(Effect::Notice(Notice::Joined { worker, incarnation, clock }));
         self.register(COORDINATOR, effects);
         let now = self.now;
@@ -98,20 +103,24 @@ impl Worker {
         has_values: bool,
         effects: &mut Vec<Effect>,
     ) -> Result<(), WorkerError> {
-        let (now, clock) = (self.now, self.clock);
+        let (now, clock, is_grouped) = (self.now, self.clock, self.is_grouped());
         let Some(session) = self.sessions.get_mut(&server) else { return Ok(()) };
         if session.state != State::Registering {
             return Ok(());
         }
-        if !has_values && clock > Clock(0) {
+        if !has_values && clock > Clock(0) && !is_grouped {
             // Whoever enters above zero enters a run in which every shard has been read and changed: these are other processes.
             return Err(WorkerError::Restarted { server });
         }
-        if session.registered(now) && self.asking.has_begun() {
+        if session.registered(now) && (self.asking.has_begun() || self.group.is_present()) {
             effects.push(Effect::Notice(Notice::Resumed { server }));
         }
         if !has_values {
             self.send_initial(server, effects);
+        }
+        if self.is_grouped() {
+            self.resume_group(effects);
+            return Ok(());
         }
         self.resume_standing(server, effects);
         self.resume_pushes(server, effects);
@@ -207,6 +216,7 @@ impl Worker {
         self.former = self.member.take().map(|member| (member.worker, member.incarnation));
         self.recover_reports();
         self.forget_cycle(effects);
+        self.forget_group(effects);
         self.forget_evaluation();
         self.asking.forget();
         self.finished = false;

@@ -42,7 +42,7 @@ impl Worker {
         if self.leaving.is_none() {
             let text = Text::new(error.to_string());
             let outcome = match error {
-                WorkerError::BadGradient { .. } => Outcome::BadGradient(text),
+                WorkerError::BadGradient { .. } | WorkerError::BadSum { .. } => Outcome::BadGradient(text),
                 _ => Outcome::Failed(text),
             };
             self.leave(outcome, Err(error), effects);
@@ -51,6 +51,10 @@ impl Worker {
 
     fn leave(&mut self, outcome: Outcome, result: Result<(), WorkerError>, effects: &mut Vec<Effect>) {
         let now = self.now;
+        if outcome != Outcome::Done {
+            self.dissolve(effects);
+        }
+        self.say_all_words(effects);
         // Only one server may count what has happened since the last report.
         let mut report = Some(self.record.take(now, self.ledger.take()));
         let mut awaited = BTreeSet::new();

@@ -15,6 +15,8 @@ pub(crate) enum Category {
     Pull,
     Data,
     Evaluate,
+    /// For other workers, where they are waited for directly.
+    Wait,
 }
 
 /// A phase of the present iteration in which a server may hold the worker.
@@ -76,6 +78,7 @@ impl Ledger {
             }
             Some(Category::Data) => spent.fetch += nanos,
             Some(Category::Evaluate) => spent.evaluate += nanos,
+            Some(Category::Wait) => spent.wait += nanos,
         }
         spent.total += nanos;
         self.settle();
@@ -193,7 +196,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_shares_are_the_total(steps in prop::collection::vec((0..8_u8, 0..5_000_000_u64, any::<u64>()), 0..80)) {
+        fn the_shares_are_the_total(steps in prop::collection::vec((0..9_u8, 0..5_000_000_u64, any::<u64>()), 0..80)) {
             let mut ledger = Ledger::default();
             let (mut now, mut sum, mut total) = (Moment(0), 0_u64, 0);
             for (step, nanos, held) in steps {
@@ -207,6 +210,7 @@ mod tests {
                     4 => ledger.enter(Some(Category::Evaluate), now),
                     5 => ledger.push_held(held % 10_000),
                     6 => ledger.pull_held(held),
+                    7 => ledger.enter(Some(Category::Wait), now),
                     _ => {
                         let times = ledger.take();
                         total += times.total_us;

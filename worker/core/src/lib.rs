@@ -10,8 +10,10 @@
 //!                 pull all shards -> compute (and ask for the next work) -> push all shards
 //! ```
 //!
+//! In an allreduce ([`GroupSettings`]) there is no work to ask for and nothing to push: see `group`.
+//!
 //! Read in this order: [`Event`], [`Effect`], `worker` (routing), `session`, `join`, `work`, `iteration`, `overtaken`,
-//! `push`, `evaluation`, `leave`, `waits`, and `ledger` and `record` for what is measured.
+//! `push`, `evaluation`, `group`, `leave`, `waits`, and `ledger` and `record` for what is measured.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -19,6 +21,7 @@ mod effect;
 mod error;
 mod evaluation;
 mod event;
+mod group;
 mod invariants;
 mod iteration;
 mod join;
@@ -37,8 +40,8 @@ mod worker;
 pub use effect::Effect;
 pub use error::WorkerError;
 pub use event::Event;
-pub use notice::{Notice, WaitKind};
-pub use settings::Settings;
+pub use notice::{Notice, PeerWait, WaitKind};
+pub use settings::{GroupSettings, Settings};
 pub use worker::Worker;
 
 #[cfg(test)]

@@ -3,7 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use slackline_core::ids::{BatchIndex, Clock, Incarnation, Sequence, ServerId, ShardId, WorkerId};
+use slackline_core::collective::Topology;
+use slackline_core::ids::{
+    BatchIndex, Clock, Generation, Incarnation, Sequence, ServerId, ShardId, WorkerId,
+};
 
 /// Shards that are named in one line; of more, the number is told.
 const SHARDS_NAMED_MAX: usize = 4;
@@ -25,6 +28,23 @@ pub enum WaitKind {
     Answers,
     /// Work.
     Work,
+    /// To be put into a group with the other workers of an allreduce.
+    Group,
+}
+
+/// What a worker of an allreduce waits for from the others of its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PeerWait {
+    /// Connections.
+    Connections,
+    /// Figures of the way to the right neighbour.
+    Figures,
+    /// Values and optimizer state.
+    State,
+    /// Gradients of the iteration.
+    Gradients,
+    /// Sums of the iteration.
+    Sums,
 }
 
 /// Something worth a line in the log.
@@ -94,6 +114,31 @@ pub enum Notice {
         /// For how long already.
         waited: Duration,
     },
+    /// Other workers of an allreduce take long.
+    WaitingForPeers {
+        /// With what.
+        what: PeerWait,
+        /// In which group.
+        generation: Generation,
+        /// For how long already.
+        waited: Duration,
+    },
+    /// The worker belongs to a group from now on.
+    Grouped {
+        /// Which.
+        generation: Generation,
+        /// Who sends what to whom in it.
+        topology: Topology,
+        /// Its size.
+        members: u32,
+        /// Iterations complete before it.
+        clock: Clock,
+    },
+    /// A group is over; the next one is waited for.
+    Dissolved {
+        /// Which.
+        generation: Generation,
+    },
     /// One gradient takes long.
     Computing {
         /// Of which batch.
@@ -113,6 +158,19 @@ impl fmt::Display for WaitKind {
             Self::Snapshots => "values to evaluate from",
             Self::Answers => "answers to pushes from",
             Self::Work => "work from",
+            Self::Group => "being put into a group by",
+        })
+    }
+}
+
+impl fmt::Display for PeerWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Connections => "connections to the other workers",
+            Self::Figures => "the measuring of the way to the next worker",
+            Self::State => "values and optimizer state of another worker",
+            Self::Gradients => "the other workers' gradients",
+            Self::Sums => "the rest of the sums",
         })
     }
 }
@@ -154,6 +212,16 @@ impl fmt::Display for Notice {
                 }
                 Ok(())
             }
+            Self::WaitingForPeers { what, generation, waited } => {
+                write!(f, "waiting for {what} ({generation}) for {:.1} s", waited.as_secs_f64())
+            }
+            Self::Grouped { generation, topology: Topology::Auto, members, .. } => {
+                write!(f, "{generation}: {members} workers measure the ways between them")
+            }
+            Self::Grouped { generation, topology, members, clock } => {
+                write!(f, "{generation}: {members} workers ({topology}) from {clock}")
+            }
+            Self::Dissolved { generation } => write!(f, "{generation} is over; waiting for the next"),
             Self::Computing { batch, lasted } => {
                 write!(f, "computing {batch} for {:.1} s", lasted.as_secs_f64())
             }

@@ -37,6 +37,11 @@ impl Record {
         &mut self.counts
     }
 
+    /// Samples since the last report.
+    pub(crate) const fn samples(&self) -> u64 {
+        self.counts.samples
+    }
+
     /// The shell's totals of datagram bytes.
     pub(crate) fn wire_totals(&mut self, sent: u64, received: u64) {
         self.wire = (self.wire.0.max(sent), self.wire.1.max(received));

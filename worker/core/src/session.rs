@@ -250,11 +250,16 @@ impl Session {
         if self.awaits_answers() && now.since(self.last_heard) >= settings.lease {
             self.give_up(now, effects);
         } else if self.is_registered() && self.renewal_due(settings) <= now {
-            self.last_renewed = now;
-            self.renewals.0 += 1;
-            self.send(ToServer::Renew, now, effects);
+            self.renew(now, effects);
         }
         Ok(())
+    }
+
+    /// Sends a sign of life, whose answer is one as well.
+    pub(crate) fn renew(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+        self.last_renewed = now;
+        self.renewals.0 += 1;
+        self.send(ToServer::Renew, now, effects);
     }
 
     /// Whether a server that lives must say something within a lease.

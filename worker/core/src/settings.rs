@@ -32,6 +32,23 @@ pub struct Settings {
     pub connect_timeout: Duration,
     /// How often a wait is reported.
     pub wait_report: Duration,
+    /// The allreduce; none where gradients go to servers.
+    pub group: Option<GroupSettings>,
     /// Whether a gradient that is not finite stops the run; otherwise it is dropped and counted.
     pub stop_on_bad_gradient: bool,
+}
+
+/// What a worker of an allreduce must know besides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupSettings {
+    /// Where other workers reach it: `host:port`, or `:port` at the address that the coordinator sees it at.
+    pub peers_at: String,
+    /// Samples of one unit, which is one batch.
+    pub unit: u64,
+    /// Samples of the whole run, repeats counted.
+    pub sample_total: u64,
+    /// Samples between two evaluations; zero for one at the end only.
+    pub evaluate_every: u64,
+    /// Time between two words to the coordinator about how far the worker is.
+    pub step_report: Duration,
 }

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use slackline_core::ids::{BatchIndex, Moment, ServerId, ShardId};
+use slackline_core::ids::{BatchIndex, Generation, Moment, ServerId, ShardId};
 
 use crate::effect::Effect;
 use crate::evaluation::Evaluation;
 use crate::iteration::OpenPull;
-use crate::notice::{Notice, WaitKind};
+use crate::notice::{Notice, PeerWait, WaitKind};
 use crate::session::State;
 use crate::worker::{COORDINATOR, Worker};
 
@@ -18,6 +18,8 @@ pub(crate) enum Subject {
     Server(ServerId, WaitKind),
     /// The gradient of a batch, which the shell computes.
     Gradient(BatchIndex),
+    /// Other workers of an allreduce.
+    Peers(Generation, PeerWait),
 }
 
 type Waits = BTreeMap<Subject, Wait>;
@@ -50,6 +52,7 @@ impl Worker {
                 effects.push(Effect::Notice(match subject {
                     Subject::Server(server, what) => Notice::Waiting { what, server, shards, waited },
                     Subject::Gradient(batch) => Notice::Computing { batch, lasted: waited },
+                    Subject::Peers(generation, what) => Notice::WaitingForPeers { what, generation, waited },
                 }));
             }
         }
@@ -92,12 +95,27 @@ impl Worker {
                 self.add_shard(&mut waits, WaitKind::Answers, *shard, pushing.since);
             }
         }
+        self.add_group(&mut waits);
         if let Some(since) = self.asking.quiet_since
             && self.is_registered(COORDINATOR)
         {
             add(&mut waits, Subject::Server(COORDINATOR, WaitKind::Work), since, None);
         }
         waits
+    }
+
+    fn add_group(&self, waits: &mut Waits) {
+        if let Some((unit, since)) = self.group.computing() {
+            add(waits, Subject::Gradient(BatchIndex(unit)), since, None);
+        }
+        if let Some((generation, what, since)) = self.group.waits_for_peers() {
+            add(waits, Subject::Peers(generation, what), since, None);
+        }
+        if let Some(since) = self.group.waits_for_group()
+            && self.is_registered(COORDINATOR)
+        {
+            add(waits, Subject::Server(COORDINATOR, WaitKind::Group), since, None);
+        }
     }
 
     fn add_pulls(&self, waits: &mut Waits, kind: WaitKind, pulls: &BTreeMap<ShardId, OpenPull>) {

@@ -189,6 +189,9 @@ impl Worker {
         if server != COORDINATOR {
             return Err(WorkerError::OutOfPlace { server, what: "work" });
         }
+        if self.is_grouped() {
+            return self.on_group_work(work, effects);
+        }
         if !self.asking.has_begun() {
             return Err(WorkerError::OutOfPlace { server, what: "work before it was asked" });
         }
@@ -218,12 +221,9 @@ impl Worker {
         self.asking.queue.push_back(Queued { work, loaded: false });
         if let Work::Batch { batch, units, evaluate, .. } = work {
             effects.push(Effect::LoadBatch { batch, units });
-            if let Some(at_samples) = evaluate {
+            if evaluate.is_some() {
                 // Beside the figures of the evaluation stand those of the training, which should not be older.
                 self.record.want();
-                if self.evaluation.is_free() {
-                    self.begin_evaluation(at_samples, false, effects);
-                }
             }
         }
         Ok(())

@@ -9,6 +9,7 @@ use crate::effect::Effect;
 use crate::error::WorkerError;
 use crate::evaluation::Evaluation;
 use crate::event::Event;
+use crate::group::Grouping;
 use crate::iteration::{Cycle, Gradient};
 use crate::leave::Leaving;
 use crate::ledger::{Category, Ledger};
@@ -52,6 +53,8 @@ pub struct Worker {
     pub(crate) has_started: bool,
     pub(crate) cycle: Cycle,
     pub(crate) evaluation: Evaluation,
+    /// The worker's part in an allreduce.
+    pub(crate) group: Grouping,
     /// Results of evaluations that the coordinator has perhaps not heard, each with the renewals that had gone there before it.
     pub(crate) evaluated: Vec<(Evaluated, u64)>,
     pub(crate) ledger: Ledger,
@@ -66,8 +69,9 @@ impl Worker {
     #[must_use]
     pub fn new(settings: Settings, now: Moment) -> Self {
         let owner = |shard| settings.partition.server_of(shard);
-        let shards: BTreeMap<_, _> =
-            settings.partition.shards().map(|(shard, keys)| (shard, (owner(shard), keys))).collect();
+        let shards = settings.partition.shards().map(|(shard, keys)| (shard, (owner(shard), keys)));
+        // In an allreduce the servers hold nothing.
+        let shards: BTreeMap<_, _> = shards.filter(|_| settings.group.is_none()).collect();
         let mut coordinator = Session::new(COORDINATOR, now);
         coordinator.want(now);
         let mut sessions = BTreeMap::from([(COORDINATOR, coordinator)]);
@@ -88,6 +92,7 @@ impl Worker {
             has_started: false,
             cycle: Cycle::default(),
             evaluation: Evaluation::Free,
+            group: Grouping::default(),
             evaluated: Vec::new(),
             ledger: Ledger::default(),
             record: Record::new(now),
@@ -150,6 +155,7 @@ impl Worker {
     pub fn wants_batch(&self, batch: BatchIndex) -> bool {
         self.asking.holds(batch)
             || self.cycle.iteration.as_ref().is_some_and(|iteration| iteration.batch == batch)
+            || self.group.wants(batch.0)
     }
 
     fn route(&mut self, event: Event, effects: &mut Vec<Effect>) -> Result<(), WorkerError> {
@@ -180,6 +186,14 @@ impl Worker {
             Event::EvaluationReady { at_samples, loss, accuracy } => {
                 self.on_evaluation(at_samples, (loss, accuracy), effects);
             }
+            event @ (Event::Met { .. }
+            | Event::Measured { .. }
+            | Event::StateArrived { .. }
+            | Event::StepComputed { .. }
+            | Event::Gathered { .. }
+            | Event::Reduced { .. }
+            | Event::PeerTrouble { .. }
+            | Event::PeerRefused { .. }) => return self.on_group_event(event, effects),
             Event::Tick { wire_sent, wire_received } => {
                 return self.on_tick(wire_sent, wire_received, effects);
             }
@@ -225,17 +239,22 @@ impl Worker {
                 self.on_overtaken(open, effects);
                 Ok(())
             }
+            ToPeer::Group(group) if is_registered => self.on_group(server, group, effects),
+            ToPeer::Regroup { generation } if is_registered => self.on_regroup(server, generation, effects),
             ToPeer::Refused(refusal) => self.on_refused(server, refusal, effects),
             ToPeer::Renewed if is_registered => {
                 if let Some(session) = self.sessions.get_mut(&server) {
                     session.renewed();
                 }
+                self.on_renewed(effects);
                 Ok(())
             }
             ToPeer::Work(_)
             | ToPeer::Pushed(_)
             | ToPeer::Renewed
             | ToPeer::Overtaken { .. }
+            | ToPeer::Group(_)
+            | ToPeer::Regroup { .. }
             | ToPeer::Status(_)
             | ToPeer::Goodbye => Ok(()),
         }
@@ -286,6 +305,8 @@ impl Worker {
             None
         } else if self.evaluation.is_blocking() {
             Some(Category::Evaluate)
+        } else if self.is_grouped() {
+            self.group.category()
         } else {
             Some(self.cycle.category())
         }

@@ -269,6 +269,13 @@ impl World {
             }
             // The gradient is under way already; a place for fresher values is the shell's.
             Effect::Abandon { .. } | Effect::ExpectFresher { .. } | Effect::AdoptFresher { .. } => {}
+            Effect::Form { .. }
+            | Effect::Dissolve { .. }
+            | Effect::Probe { .. }
+            | Effect::FetchState { .. }
+            | Effect::Step { .. }
+            | Effect::Apply { .. }
+            | Effect::Skip { .. } => panic!("no group here: {effect:?}"),
             Effect::Notice(_) => {}
             Effect::Exit(result) => self.exit = Some(result),
         }
@@ -308,6 +315,9 @@ impl World {
             }
             ToServer::Leave(_) => self.servers[index].from.push_back(ToPeer::Goodbye),
             ToServer::Renew => self.servers[index].from.push_back(ToPeer::Renewed),
+            ToServer::Ready(_) | ToServer::Trouble(_) | ToServer::Stepped(_) => {
+                panic!("no group here: {message:?}")
+            }
             ToServer::Status | ToServer::Stop { .. } => {}
         }
     }

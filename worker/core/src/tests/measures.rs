@@ -143,8 +143,8 @@ fn beside_an_evaluation_stands_a_fresh_report() {
     let mut rig = Rig::registered(settings(2));
     let evaluate = Work::Batch { batch: BatchIndex(0), units: 1, evaluate: Some(0), enter: None };
     rig.hear(0, ToPeer::Work(evaluate));
-    rig.values(0, 3, 0);
-    rig.values(1, 4, 0);
+    rig.values(0, 1, 0);
+    rig.values(1, 2, 0);
     let begun = rig.on(Event::BatchLoaded { batch: BatchIndex(0) });
     assert_eq!(report_of(&begun).pulls_served, 2, "though hardly any time has passed");
     rig.hear(0, ToPeer::Work(Work::Idle));

@@ -3,9 +3,11 @@
 mod cycle;
 mod fake;
 mod faults;
+mod group;
 mod measures;
 mod orders;
 mod policies;
+mod regroup;
 mod silence;
 
 use std::time::Duration;
@@ -39,6 +41,7 @@ pub(crate) fn settings(servers: u32) -> Settings {
         lease: Duration::from_secs(9),
         connect_timeout: Duration::from_secs(60),
         wait_report: Duration::from_secs(5),
+        group: None,
         stop_on_bad_gradient: false,
     }
 }
@@ -227,7 +230,14 @@ pub(crate) fn without_reports(mut effects: Vec<Effect>) -> Vec<Effect> {
 
 pub(crate) fn join(former: Option<(WorkerId, Incarnation)>) -> ToServer {
     let layout_hash = layout().hash();
-    ToServer::Join(Join { layout_hash, config_hash: 2, data_hash: 3, sample_count: 100, former })
+    ToServer::Join(Join {
+        layout_hash,
+        config_hash: 2,
+        data_hash: 3,
+        sample_count: 100,
+        former,
+        peers_at: None,
+    })
 }
 
 pub(crate) fn register(clock: u64) -> ToServer {
