@@ -14,7 +14,7 @@ use crate::dataset::Dataset;
 use crate::local::{LocalIteration, LocalSolver};
 use crate::model::parallel::ParallelGradient;
 use crate::model::pieces::PairwiseGradient;
-use crate::model::{self, Batch, Examples};
+use crate::model::{self, Batch, Examples, Ready};
 use crate::pace::{Pace, Watch};
 
 /// Examples evaluated at once: enough to fill the cache, too few to notice in memory.
@@ -90,7 +90,8 @@ pub(crate) struct Compute {
 }
 
 impl Compute {
-    /// For a run of `batch_count` units (`train.batch` samples with local steps).
+    /// For a run of `batch_count` units (`train.batch` samples with local steps). Without the thread for gradients in an allreduce, whose
+    /// [replicas](crate::replica) have their own.
     pub(crate) fn start(
         config: &Config,
         dataset: &Arc<Dataset>,
@@ -102,7 +103,9 @@ impl Compute {
         let (evaluations, evaluation_jobs) = sync_channel(2);
         let watch = Arc::new(Watch::default());
         let (inputs, classes) = (dataset.input_count, dataset.class_count);
-        let first = {
+        let mut threads = Vec::new();
+        // In an allreduce gradients are computed where the values are.
+        if config.sync.is_none() {
             let mut solver = Solver {
                 gradients: Gradients::of(config, dataset)?,
                 local: LocalSolver::of(config),
@@ -113,9 +116,10 @@ impl Compute {
             };
             let done = done.clone();
             let thread = std::thread::Builder::new().name("gradient".to_owned());
-            thread.spawn(move || compute_gradients(&mut solver, &gradient_jobs, &Ending(done)))?
-        };
-        let second = {
+            threads
+                .push(thread.spawn(move || compute_gradients(&mut solver, &gradient_jobs, &Ending(done)))?);
+        }
+        threads.push({
             let dataset = dataset.clone();
             let spec = config.model.clone();
             let thread = std::thread::Builder::new().name("evaluation".to_owned());
@@ -124,8 +128,7 @@ impl Compute {
                 let model = model::build(&spec, inputs, classes, EVALUATION_CHUNK);
                 evaluate(model, &dataset, &evaluation_jobs, &ending);
             })?
-        };
-        let threads = vec![first, second];
+        });
         Ok(Self { gradients: Some(gradients), evaluations: Some(evaluations), watch, threads })
     }
 
@@ -158,13 +161,13 @@ impl Drop for Compute {
 }
 
 /// One thread with its pieces one after another, or several with theirs side by side.
-enum Gradients {
+pub(crate) enum Gradients {
     Alone(Box<dyn model::Model>, PairwiseGradient),
     Together(ParallelGradient),
 }
 
 impl Gradients {
-    fn of(config: &Config, dataset: &Dataset) -> std::io::Result<Self> {
+    pub(crate) fn of(config: &Config, dataset: &Dataset) -> std::io::Result<Self> {
         let (inputs, classes, spec) = (dataset.input_count, dataset.class_count, config.model.clone());
         let build = move |samples| model::build(&spec, inputs, classes, samples);
         let (batch, threads) = (config.train.batch as usize, config.train.threads as usize);
@@ -183,10 +186,26 @@ impl Gradients {
         Ok(Self::Alone(model, pieces))
     }
 
-    fn compute(&mut self, values: &[f32], examples: Examples<'_>, gradient: &mut [f32]) -> f32 {
+    pub(crate) fn compute(&mut self, values: &[f32], examples: Examples<'_>, gradient: &mut [f32]) -> f32 {
         match self {
             Self::Alone(model, pieces) => pieces.gradient(model.as_mut(), values, examples, gradient),
             Self::Together(parallel) => parallel.gradient(values, examples, gradient),
+        }
+    }
+
+    /// As [`model::Model::gradient_with`].
+    pub(crate) fn compute_with(
+        &mut self,
+        values: &[f32],
+        examples: Examples<'_>,
+        gradient: &mut [f32],
+        ready: &mut Ready<'_>,
+    ) -> f32 {
+        match self {
+            Self::Alone(model, pieces) => {
+                pieces.gradient_with(model.as_mut(), values, examples, gradient, ready)
+            }
+            Self::Together(parallel) => parallel.gradient_with(values, examples, gradient, ready),
         }
     }
 }
@@ -228,12 +247,12 @@ impl Solver {
                 let mut gradient_of = |values: &[f32], examples: Examples<'_>, out: &mut [f32]| {
                     gradients.compute(values, examples, out)
                 };
-                let is_wanted = || self.watch.is_wanted();
+                let is_wanted = || self.watch.is_wanted(job.sequence);
                 local.iterate(&iteration, &mut gradient_of, &is_wanted, &mut job.gradient).unwrap_or(0.0)
             }
         };
         if let Some(pace) = &self.pace {
-            self.watch.wait(began, pace.time(place.worker, place.clock, examples.samples()));
+            self.watch.wait(job.sequence, began, pace.time(place.worker, place.clock, examples.samples()));
         }
         loss
     }

@@ -1,18 +1,22 @@
-//! Where the driver's events come from: connections, the loader, the computing threads.
+//! Where the driver's events come from: connections, the loader, the computing threads; in an allreduce other workers too.
 
 use slackline_core::ids::BatchIndex;
 use tokio::sync::mpsc;
 
 use crate::compute::Done;
 use crate::link::Tagged;
+use crate::peers::News;
+use crate::replica::ReplicaDone;
 
 /// Where events come from.
 pub(crate) struct Inbox {
-    pub(crate) tagged: mpsc::Receiver<Tagged>,
-    pub(crate) batches_loaded: mpsc::Receiver<(BatchIndex, u64)>,
-    pub(crate) jobs_done: mpsc::Receiver<Done>,
+    tagged: mpsc::Receiver<Tagged>,
+    batches_loaded: mpsc::Receiver<(BatchIndex, u64)>,
+    jobs_done: mpsc::Receiver<Done>,
     /// The end of the loader has not been told.
-    pub(crate) has_loader: bool,
+    has_loader: bool,
+    replica_done: Option<mpsc::Receiver<ReplicaDone>>,
+    news: Option<mpsc::UnboundedReceiver<News>>,
 }
 
 /// What comes from there.
@@ -22,14 +26,37 @@ pub(crate) enum Incoming {
     Loaded((BatchIndex, u64)),
     LoaderEnded,
     Done(Done),
+    Replica(ReplicaDone),
+    Peers(News),
 }
 
 impl Inbox {
+    pub(crate) const fn new(
+        tagged: mpsc::Receiver<Tagged>,
+        batches_loaded: mpsc::Receiver<(BatchIndex, u64)>,
+        jobs_done: mpsc::Receiver<Done>,
+    ) -> Self {
+        Self { tagged, batches_loaded, jobs_done, has_loader: true, replica_done: None, news: None }
+    }
+
+    /// Listens to the worker's own replica and to other workers, too.
+    pub(crate) fn listen(
+        &mut self,
+        replica_done: mpsc::Receiver<ReplicaDone>,
+        news: mpsc::UnboundedReceiver<News>,
+    ) {
+        (self.replica_done, self.news) = (Some(replica_done), Some(news));
+    }
+
     /// Waits for the next. Dropped while it waits, it loses nothing.
     pub(crate) async fn next(&mut self) -> Incoming {
+        let replica_done = async { self.replica_done.as_mut()?.recv().await };
+        let news = async { self.news.as_mut()?.recv().await };
         tokio::select! {
             Some(tagged) = self.tagged.recv() => Incoming::Tagged(tagged),
             Some(done) = self.jobs_done.recv() => Incoming::Done(done),
+            Some(done) = replica_done => Incoming::Replica(done),
+            Some(news) = news => Incoming::Peers(news),
             loaded = self.batches_loaded.recv(), if self.has_loader => {
                 self.has_loader = loaded.is_some();
                 loaded.map_or(Incoming::LoaderEnded, Incoming::Loaded)
@@ -49,7 +76,7 @@ mod tests {
         let (_events, tagged) = mpsc::channel(1);
         let (done, jobs_done) = mpsc::channel(1);
         let (loaded, batches_loaded) = mpsc::channel(1);
-        let mut inbox = Inbox { tagged, batches_loaded, jobs_done, has_loader: true };
+        let mut inbox = Inbox::new(tagged, batches_loaded, jobs_done);
         loaded.send((BatchIndex(3), 1)).await.unwrap();
         drop(loaded);
         assert!(matches!(inbox.next().await, Incoming::Loaded((BatchIndex(3), 1))));

@@ -8,13 +8,15 @@ use slackline_core::ids::{Sequence, ServerId, ShardId};
 use slackline_core::partition::Partition;
 use slackline_core::wire::{Served, ToPeer, ToServer, TransferHeader, TransferKind};
 use slackline_net::{
-    Arriving, CloseCode, Connection, Connector, ControlReceiver, ControlSender, Destination, Gather,
-    Settings, SharedValues, transfer,
+    Arriving, CloseCode, Connection, ConnectionError, Connector, ControlReceiver, Destination, Gather,
+    Settings, SharedValues, TransferError,
 };
 use slackline_worker_core::Event;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
+
+use crate::streams::{self, Outgoing};
 
 /// Messages that may wait to be sent to one server for each of its shards: after a reconnection its initial values, a push, a pull and
 /// a snapshot.
@@ -28,12 +30,6 @@ const ATTEMPT: Duration = Duration::from_secs(5);
 
 /// An event with the number of the connection it belongs to.
 pub(crate) type Tagged = (ServerId, u64, Event);
-
-#[derive(Debug)]
-enum Outgoing {
-    Message(Box<ToServer>),
-    Transfer(Box<TransferHeader>, SharedValues),
-}
 
 /// What values are pulled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,7 +53,7 @@ type Expectations = Arc<Mutex<BTreeMap<(ShardId, Purpose), Expected>>>;
 #[derive(Debug, Default)]
 struct Link {
     number: u64,
-    outgoing: Option<mpsc::Sender<Outgoing>>,
+    outgoing: Option<mpsc::Sender<Outgoing<ToServer>>>,
     task: Option<JoinHandle<()>>,
     expected: Expectations,
     connection: Arc<Mutex<Option<Connection>>>,
@@ -161,10 +157,10 @@ impl Links {
     }
 
     pub(crate) fn transfer(&mut self, server: ServerId, header: TransferHeader, values: SharedValues) {
-        self.put(server, Outgoing::Transfer(Box::new(header), values));
+        self.put(server, Outgoing::Transfer(Box::new(header), vec![values]));
     }
 
-    fn put(&mut self, server: ServerId, outgoing: Outgoing) {
+    fn put(&mut self, server: ServerId, outgoing: Outgoing<ToServer>) {
         let Some(link) = self.links.get(&server) else { return };
         let Some(sender) = &link.outgoing else { return };
         let number = link.number;
@@ -222,7 +218,7 @@ impl Task {
         let _ = self.events.send((self.server, self.number, event)).await;
     }
 
-    async fn run(self, waiting: mpsc::Receiver<Outgoing>) {
+    async fn run(self, waiting: mpsc::Receiver<Outgoing<ToServer>>) {
         let server = self.server;
         let connection = match self.connector.connect(&self.address, ATTEMPT).await {
             Ok(connection) => connection,
@@ -238,7 +234,11 @@ impl Task {
             // The first to end takes the others with it: a connection is whole or gone.
             tokio::select! {
                 () = self.read(receiver) => {}
-                () = write(server, &connection, sender, waiting, self.network) => {}
+                error = streams::write(&connection, sender, waiting, self.network) => {
+                    if let Some(error) = error {
+                        tracing::debug!(server = server.0, %error, "nothing more goes out");
+                    }
+                }
                 () = self.take_transfers(&connection) => {}
             }
         }
@@ -259,34 +259,38 @@ impl Task {
     }
 
     async fn take_transfers(&self, connection: &Connection) {
-        let gathers = Arc::new(Mutex::new(BTreeMap::new()));
-        let mut stripes = JoinSet::new();
-        loop {
-            tokio::select! {
-                opening = transfer::accept(connection) => {
-                    let Ok(opening) = opening else { return };
-                    let inward = Inward {
-                        server: self.server,
-                        number: self.number,
-                        events: self.events.clone(),
-                        expected: self.expected.clone(),
-                        gathers: gathers.clone(),
-                    };
-                    stripes.spawn(async move {
-                        match opening.header().await {
-                            Ok(arriving) => inward.take_stripe(arriving).await,
-                            Err(error) => Err(error.to_string()),
-                        }
-                    });
-                }
-                Some(ended) = stripes.join_next() => {
-                    if let Ok(Err(text)) = ended {
-                        tracing::warn!(server = self.server.0, "a transfer failed: {text}");
-                        return;
-                    }
-                }
-            }
+        let inward = Inward {
+            server: self.server,
+            number: self.number,
+            events: self.events.clone(),
+            expected: self.expected.clone(),
+            gathers: Gathers::default(),
+        };
+        let failed =
+            streams::take_transfers(connection, move |arriving| inward.clone().take_stripe(arriving));
+        if let Failed::Transfer(text) = failed.await {
+            tracing::warn!(server = self.server.0, "a transfer failed: {text}");
         }
+    }
+}
+
+/// Why no more transfers are taken.
+enum Failed {
+    /// The connection has ended.
+    Connection,
+    /// One of them was wrong or broke off.
+    Transfer(String),
+}
+
+impl From<ConnectionError> for Failed {
+    fn from(_: ConnectionError) -> Self {
+        Self::Connection
+    }
+}
+
+impl From<TransferError> for Failed {
+    fn from(error: TransferError) -> Self {
+        Self::Transfer(error.to_string())
     }
 }
 
@@ -294,6 +298,7 @@ impl Task {
 type Gathers = Arc<Mutex<BTreeMap<(ShardId, Sequence), Gather>>>;
 
 /// The way of one stripe.
+#[derive(Clone)]
 struct Inward {
     server: ServerId,
     number: u64,
@@ -304,10 +309,10 @@ struct Inward {
 
 impl Inward {
     /// Reads one stripe straight to its place; a stripe that nobody waits for any more is thrown away unread.
-    async fn take_stripe(self, arriving: Arriving) -> Result<(), String> {
+    async fn take_stripe(self, arriving: Arriving) -> Result<(), Failed> {
         let header = *arriving.header();
         if header.kind != TransferKind::Values {
-            return Err("a server sends nothing but values".to_owned());
+            return Err(Failed::Transfer("a server sends nothing but values".to_owned()));
         }
         let Some(destination) = self.destination_of(&header) else { return Ok(()) };
         let key = (header.shard, header.sequence);
@@ -316,13 +321,13 @@ impl Inward {
             match gathers.get(&key) {
                 Some(gather) => gather.clone(),
                 None => {
-                    let gather = Gather::onto(&header, destination).map_err(|error| error.to_string())?;
+                    let gather = Gather::onto(&header, destination)?;
                     gathers.insert(key, gather.clone());
                     gather
                 }
             }
         };
-        let complete = gather.receive(arriving).await.map_err(|error| error.to_string())?;
+        let complete = gather.receive(arriving).await?;
         if complete {
             self.gathers.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
             let served = Served {
@@ -344,41 +349,6 @@ impl Inward {
         let mut all = purposes.iter().filter_map(|purpose| expected.get(&(header.shard, *purpose)));
         all.find(|expected| expected.request == header.sequence.0)
             .map(|expected| expected.destination.clone())
-    }
-}
-
-async fn write(
-    server: ServerId,
-    connection: &Connection,
-    mut sender: ControlSender,
-    mut waiting: mpsc::Receiver<Outgoing>,
-    network: Settings,
-) {
-    let mut transfers = JoinSet::new();
-    loop {
-        tokio::select! {
-            outgoing = waiting.recv() => match outgoing {
-                Some(Outgoing::Message(message)) => {
-                    if sender.send(message.as_ref()).await.is_err() {
-                        return;
-                    }
-                }
-                Some(Outgoing::Transfer(header, values)) => {
-                    // Beside the control messages, which must not wait for it.
-                    let connection = connection.clone();
-                    transfers
-                        .spawn(async move { transfer::send(&connection, *header, &values, &network).await });
-                }
-                None => return,
-            },
-            Some(ended) = transfers.join_next() => {
-                // Nobody would send it again while the connection stands.
-                if let Ok(Err(error)) = ended {
-                    tracing::debug!(server = server.0, %error, "a transfer did not go out");
-                    return;
-                }
-            }
-        }
     }
 }
 

@@ -50,6 +50,12 @@ struct State {
     ended: bool,
 }
 
+impl State {
+    fn wants(&self, sequence: Sequence) -> bool {
+        self.current == sequence && !self.abandoned && !self.ended
+    }
+}
+
 /// What the driver tells the gradient thread while that computes.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
@@ -67,6 +73,7 @@ impl Watch {
     pub(crate) fn begin(&self, sequence: Sequence) {
         let mut state = self.state();
         (state.current, state.abandoned) = (sequence, false);
+        self.changed.notify_all();
     }
 
     /// Nobody wants a gradient any more; one that was handed over before the last is finished long since.
@@ -84,16 +91,21 @@ impl Watch {
         self.changed.notify_all();
     }
 
-    /// Whether somebody waits for the present gradient.
-    pub(crate) fn is_wanted(&self) -> bool {
-        let state = self.state();
-        !state.abandoned && !state.ended
+    /// Nobody wants any gradient that was handed over until now.
+    pub(crate) fn abandon_all(&self) {
+        self.state().abandoned = true;
+        self.changed.notify_all();
+    }
+
+    /// Whether somebody waits for a gradient. One after which another was handed over has long been forgotten.
+    pub(crate) fn is_wanted(&self, sequence: Sequence) -> bool {
+        self.state().wants(sequence)
     }
 
     /// Waits until `time` has passed since `began`, or nobody wants the gradient any more.
-    pub(crate) fn wait(&self, began: Instant, time: Duration) {
+    pub(crate) fn wait(&self, sequence: Sequence, began: Instant, time: Duration) {
         let mut state = self.state();
-        while !state.abandoned && !state.ended {
+        while state.wants(sequence) {
             let left = time.saturating_sub(began.elapsed());
             if left.is_zero() {
                 return;
@@ -124,23 +136,26 @@ mod tests {
         watch.begin(Sequence(1));
         watch.begin(Sequence(2));
         watch.abandon(Sequence(1));
-        assert!(watch.is_wanted());
+        assert!(watch.is_wanted(Sequence(2)) && !watch.is_wanted(Sequence(1)));
         watch.abandon(Sequence(2));
-        assert!(!watch.is_wanted());
+        assert!(!watch.is_wanted(Sequence(2)));
         watch.begin(Sequence(2));
-        assert!(watch.is_wanted(), "the number comes again in another life of the worker");
+        assert!(watch.is_wanted(Sequence(2)), "the number comes again in another life of the worker");
+        watch.abandon_all();
+        assert!(!watch.is_wanted(Sequence(2)));
     }
 
     #[test]
     fn a_wait_ends_with_its_time_its_gradient_or_the_process() {
         let watch = Watch::default();
         let began = Instant::now();
-        watch.wait(began, Duration::from_millis(3));
+        watch.wait(Sequence(0), began, Duration::from_millis(3));
         assert!(began.elapsed() >= Duration::from_millis(3));
         watch.abandon(Sequence(0));
-        watch.wait(began, Duration::MAX);
+        watch.wait(Sequence(0), began, Duration::MAX);
         watch.begin(Sequence(1));
+        watch.wait(Sequence(0), began, Duration::MAX);
         watch.end();
-        watch.wait(began, Duration::MAX);
+        watch.wait(Sequence(1), began, Duration::MAX);
     }
 }

@@ -131,11 +131,23 @@ fn gradients_and_batches_allocate_nothing_in_the_steady_state() {
         "(calls, bytes left) of a gradient, whose products make {of_products} calls"
     );
 
+    let mut keys_ready = 0;
+    let told_of = counted(|| {
+        model.gradient_with(&values, examples, &mut gradient, &mut |_, keys| keys_ready += keys.len());
+    });
+    assert_eq!((told_of, keys_ready % size), (of_gradient, 0), "a gradient whose parts are told of");
+
     let mut pieces = PairwiseGradient::new(SAMPLES / 4, size, SAMPLES);
-    let (_, left) = counted(|| {
+    let (of_pieces, left) = counted(|| {
         pieces.gradient(model.as_mut(), &values, examples, &mut gradient);
     });
     assert_eq!(left, 0, "bytes left by a gradient in pieces");
+    let told_of = counted(|| {
+        pieces.gradient_with(model.as_mut(), &values, examples, &mut gradient, &mut |_, keys| {
+            keys_ready += keys.len();
+        });
+    });
+    assert_eq!(told_of, (of_pieces, 0), "a gradient in pieces whose parts are told of");
 
     let dataset = load(&DataSettings { spec: DatasetSpec::Digits, dir: None, limit: None }).unwrap();
     let order = DataOrder::new(1, dataset.train.len() as u64, SAMPLES as u64, 4);

@@ -15,7 +15,7 @@ use slackline_core::schedule::random_stream;
 
 use super::loss;
 use super::product::{Target, multiply};
-use super::{Evaluation, Examples, Model};
+use super::{Evaluation, Examples, Model, Ready};
 
 /// Random streams below this one belong to the epochs of the data order; tensor i draws from this plus i.
 const INITIAL_STREAM: u64 = 1 << 32;
@@ -116,8 +116,14 @@ impl Dense {
         }
     }
 
-    /// From the delta of the last layer, fills the gradients of all layers.
-    fn backward(&mut self, values: &[f32], examples: Examples<'_>, gradient: &mut [f32]) {
+    /// From the delta of the last layer, fills the gradients of all layers, the last layer's first.
+    fn backward(
+        &mut self,
+        values: &[f32],
+        examples: Examples<'_>,
+        gradient: &mut [f32],
+        ready: &mut Ready<'_>,
+    ) {
         let samples = examples.samples();
         for index in (0..self.layers.len()).rev() {
             let (before, from_here) = self.layers.split_at_mut(index);
@@ -135,9 +141,11 @@ impl Dense {
             let Some(previous) = before.last_mut() else {
                 let input = matrix(examples.inputs(), samples, layer.inputs);
                 multiply(input.t(), delta, Target::Overwrite, weight_gradient);
+                ready(gradient, layer.weight.start..layer.bias.end);
                 continue;
             };
             multiply(previous.activation(samples).t(), delta, Target::Overwrite, weight_gradient);
+            ready(gradient, layer.weight.start..layer.bias.end);
             let mut below = matrix_mut(&mut previous.delta, samples, previous.outputs);
             multiply(delta, layer.weight(values).t(), Target::Overwrite, below.view_mut());
             let used = samples * previous.outputs;
@@ -167,11 +175,18 @@ impl Model for Dense {
         }
     }
 
-    fn gradient(&mut self, values: &[f32], examples: Examples<'_>, gradient: &mut [f32]) -> f32 {
+    fn gradient_with(
+        &mut self,
+        values: &[f32],
+        examples: Examples<'_>,
+        gradient: &mut [f32],
+        ready: &mut Ready<'_>,
+    ) -> f32 {
         assert_eq!(gradient.len() as u64, self.layout.len(), "as many gradients as the layout has values");
         let samples = examples.samples();
         if samples == 0 {
             gradient.fill(0.0);
+            ready(gradient, 0..gradient.len());
             return 0.0;
         }
         self.forward(values, examples);
@@ -180,7 +195,7 @@ impl Model for Dense {
         let mut delta = matrix_mut(&mut last.delta, samples, last.outputs);
         delta.assign(&logits);
         let loss_sum = loss::into_gradient(delta, examples.labels(), 1.0 / samples as f32);
-        self.backward(values, examples, gradient);
+        self.backward(values, examples, gradient, ready);
         (loss_sum / samples as f64) as f32
     }
 
@@ -256,6 +271,32 @@ mod tests {
         values[5] = f32::NAN;
         let mut gradient = vec![0.0; values.len()];
         assert!(model.gradient(&values, Examples::new(&[1.0; 200], &[3, 4], 100), &mut gradient).is_nan());
+    }
+
+    #[test]
+    fn the_last_layer_is_ready_first_and_each_key_once() {
+        let mut model = Dense::new(&ModelSpec::Mlp { widths: vec![7, 5] }, 6, 4, 3);
+        let size = model.layout.len() as usize;
+        let mut values = vec![0.0; size];
+        model.initialize(1, &mut values);
+        let inputs: Vec<f32> = (0..18).map(|i| (i as f32).cos()).collect();
+        for examples in [Examples::new(&inputs, &[0, 1, 3], 6), Examples::new(&[], &[], 6)] {
+            let samples = examples.samples();
+            let (mut expected, mut gradient) = (vec![f32::NAN; size], vec![f32::NAN; size]);
+            let loss = model.gradient(&values, examples, &mut expected);
+            let (mut told, mut left) = (vec![f32::NAN; size], size);
+            let again = model.gradient_with(&values, examples, &mut gradient, &mut |gradient, keys| {
+                assert_eq!(keys.end, left, "backwards, without gaps");
+                let rest = &gradient[..keys.start];
+                assert!(rest.iter().all(|value| value.is_nan()) || samples == 0, "nothing else exists yet");
+                left = keys.start;
+                told[keys.clone()].copy_from_slice(&gradient[keys.clone()]);
+                gradient[keys].fill(7.0);
+            });
+            assert_eq!((again, left), (loss, 0));
+            assert_eq!(told, expected);
+            assert!(gradient.iter().all(|value| *value == 7.0), "nobody looks at it again");
+        }
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub mod pieces;
 mod product;
 mod quadratic;
 
+use std::ops::Range;
+
 use slackline_core::layout::Layout;
 use slackline_core::model::ModelSpec;
 
@@ -30,7 +32,24 @@ pub trait Model: Send {
     ///
     /// When a slice is not as long as the layout, or `examples` are not of this model's input count: faults
     /// of the program, not of its input.
-    fn gradient(&mut self, values: &[f32], examples: Examples<'_>, gradient: &mut [f32]) -> f32;
+    fn gradient(&mut self, values: &[f32], examples: Examples<'_>, gradient: &mut [f32]) -> f32 {
+        self.gradient_with(values, examples, gradient, &mut |_, _| ())
+    }
+
+    /// As [`Self::gradient`], and tells of each part of the gradient as soon as the model is done with it, while the rest is still
+    /// being computed: `ready` gets the gradient so far and a range of it. The ranges cover the whole, each place once, whole tensors
+    /// at a time. `ready` may change the values in its range: the model does not look at them again.
+    ///
+    /// # Panics
+    ///
+    /// As for [`Self::gradient`].
+    fn gradient_with(
+        &mut self,
+        values: &[f32],
+        examples: Examples<'_>,
+        gradient: &mut [f32],
+        ready: &mut Ready<'_>,
+    ) -> f32;
 
     /// Losses and hits of `examples` at `values`.
     ///
@@ -39,6 +58,9 @@ pub trait Model: Send {
     /// As for [`Self::gradient`].
     fn evaluate(&mut self, values: &[f32], examples: Examples<'_>) -> Evaluation;
 }
+
+/// What is told of a part of a gradient that is final: see [`Model::gradient_with`].
+pub type Ready<'a> = dyn FnMut(&mut [f32], Range<usize>) + 'a;
 
 /// Builds the model of `spec`, with room for `largest_batch` samples. A larger batch works as well; the first
 /// of that size allocates.

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 use slackline_core::aggregate::weighted_mean;
 
-use super::{Examples, Model};
+use super::{Examples, Model, Ready};
 
 /// What one piece is computed with.
 struct Lane {
@@ -44,6 +44,22 @@ impl ParallelGradient {
         let name = |index| format!("gradient {index}");
         let pool = ThreadPoolBuilder::new().num_threads(threads).thread_name(name).build()?;
         Ok(Self { pool, microbatch: microbatch.max(1), lanes: Vec::new(), build: Box::new(build) })
+    }
+
+    /// As [`Model::gradient_with`], in pieces; all is ready at once, at the end.
+    ///
+    /// # Panics
+    /// As [`Model::gradient`].
+    pub fn gradient_with(
+        &mut self,
+        values: &[f32],
+        examples: Examples<'_>,
+        gradient: &mut [f32],
+        ready: &mut Ready<'_>,
+    ) -> f32 {
+        let loss = self.gradient(values, examples, gradient);
+        ready(gradient, 0..gradient.len());
+        loss
     }
 
     /// As [`Model::gradient`], in pieces.

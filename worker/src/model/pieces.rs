@@ -6,9 +6,11 @@
 //! batch m each, go through the same float operations; with sizes that are powers of two the results are
 //! equal bit for bit. A small piece also bounds the memory for activations.
 
+use std::ops::Range;
+
 use slackline_core::aggregate::{add, scale};
 
-use super::{Examples, Model};
+use super::{Examples, Model, Ready};
 
 /// Computes gradients in pieces; owns the memory for the partial sums, one flat gradient for each level of
 /// the tree.
@@ -51,26 +53,53 @@ impl PairwiseGradient {
         examples: Examples<'_>,
         gradient: &mut [f32],
     ) -> f32 {
+        self.gradient_with(model, values, examples, gradient, &mut |_, _| ())
+    }
+
+    /// As [`Model::gradient_with`], in pieces: a part is ready when the last piece's is there and the sums of all pieces are made.
+    ///
+    /// # Panics
+    ///
+    /// As [`Self::gradient`].
+    pub fn gradient_with(
+        &mut self,
+        model: &mut dyn Model,
+        values: &[f32],
+        examples: Examples<'_>,
+        gradient: &mut [f32],
+        ready: &mut Ready<'_>,
+    ) -> f32 {
         assert_eq!(gradient.len(), self.parameter_count, "the model is of the size announced");
         let total = examples.samples();
         if total <= self.microbatch {
-            return model.gradient(values, examples, gradient);
+            return model.gradient_with(values, examples, gradient, ready);
         }
         self.make_room(total);
         let last = total.div_ceil(self.microbatch) - 1;
         let mut loss = 0.0;
         for (index, piece) in examples.pieces(self.microbatch).enumerate() {
             let share = piece.samples() as f64 / total as f64;
-            loss += share * f64::from(model.gradient(values, piece, gradient));
-            scale(gradient, share as f32);
             // Counting pieces in binary: each trailing one bit of the index is a finished subtree of the same
             // size just to the left. After the last piece, all subtrees that still wait are further left and
             // larger.
             let finished = if index == last { self.levels.len() } else { index.trailing_ones() as usize };
-            for level in (0..finished).filter(|level| index >> level & 1 == 1) {
-                // Addition of two floats commutes, so it does not matter which side is added to which.
-                add(gradient, &self.levels[level]);
-            }
+            let levels = &self.levels;
+            // Value by value it is the same whether a tensor is added at a time or everything at once.
+            let add_up = |gradient: &mut [f32], keys: Range<usize>| {
+                let sum = &mut gradient[keys.clone()];
+                scale(sum, share as f32);
+                for level in (0..finished).filter(|level| index >> level & 1 == 1) {
+                    // Addition of two floats commutes, so it does not matter which side is added to which.
+                    add(sum, &levels[level][keys.clone()]);
+                }
+            };
+            let of_piece = model.gradient_with(values, piece, gradient, &mut |gradient, keys| {
+                add_up(gradient, keys.clone());
+                if index == last {
+                    ready(gradient, keys);
+                }
+            });
+            loss += share * f64::from(of_piece);
             if index < last {
                 self.levels[finished].copy_from_slice(gradient);
             }
@@ -131,6 +160,31 @@ mod tests {
         for (samples, microbatch) in [(13, 4), (9, 8), (3, 16), (1, 1), (7, 1)] {
             let (whole, server) = both(samples, microbatch);
             assert_eq!(whole, server, "{samples} samples in pieces of {microbatch}");
+        }
+    }
+
+    #[test]
+    fn what_is_ready_early_has_the_bits_of_the_end() {
+        let mut model = build(&ModelSpec::Mlp { widths: vec![20, 9] }, 12, 5, 8);
+        let size = model.layout().len() as usize;
+        let mut values = vec![0.0; size];
+        model.initialize(5, &mut values);
+        for samples in [0, 3, 8, 13, 24, 40, 56, 64] {
+            let (inputs, labels) = inputs(samples);
+            let examples = Examples::new(&inputs, &labels, 12);
+            let mut pieces = PairwiseGradient::new(8, size, 64);
+            let (mut whole, mut told, mut gradient) =
+                (vec![f32::NAN; size], vec![f32::NAN; size], vec![f32::NAN; size]);
+            let loss = pieces.gradient(model.as_mut(), &values, examples, &mut whole);
+            let mut keys_left = size;
+            let mut ready = |gradient: &mut [f32], keys: Range<usize>| {
+                keys_left -= keys.len();
+                told[keys.clone()].copy_from_slice(&gradient[keys]);
+            };
+            let again = pieces.gradient_with(model.as_mut(), &values, examples, &mut gradient, &mut ready);
+            assert_eq!((again.to_bits(), keys_left), (loss.to_bits(), 0), "{samples} samples");
+            assert_eq!(told, whole);
+            assert_eq!(gradient, whole);
         }
     }
 

@@ -11,7 +11,7 @@
 use slackline_core::layout::Layout;
 use slackline_core::model::{ModelSpec, quadratic_eigenvalue};
 
-use super::{Evaluation, Examples, Model};
+use super::{Evaluation, Examples, Model, Ready};
 
 /// Where the values begin, in every direction.
 const START: f32 = 1.0;
@@ -61,12 +61,19 @@ impl Model for Quadratic {
         values.fill(START);
     }
 
-    fn gradient(&mut self, values: &[f32], examples: Examples<'_>, gradient: &mut [f32]) -> f32 {
+    fn gradient_with(
+        &mut self,
+        values: &[f32],
+        examples: Examples<'_>,
+        gradient: &mut [f32],
+        ready: &mut Ready<'_>,
+    ) -> f32 {
         self.check(values, examples);
         assert_eq!(gradient.len(), values.len(), "as many gradients as values");
         let samples = examples.samples();
         if samples == 0 {
             gradient.fill(0.0);
+            ready(gradient, 0..gradient.len());
             return 0.0;
         }
         self.mean.fill(0.0);
@@ -76,11 +83,12 @@ impl Model for Quadratic {
             }
         }
         let mut tilt = 0.0;
-        for (key, (value, slope)) in values.iter().zip(gradient).enumerate() {
+        for (key, (value, slope)) in values.iter().zip(gradient.iter_mut()).enumerate() {
             let noise = self.noise[key] * self.mean[key] / samples as f64;
             *slope = (self.eigenvalues[key] * f64::from(*value) + noise) as f32;
             tilt += noise * f64::from(*value);
         }
+        ready(gradient, 0..gradient.len());
         (self.bowl(values) + tilt) as f32
     }
 

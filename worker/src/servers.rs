@@ -1,0 +1,147 @@
+//! The road of gradients to parameter servers: pulled values in, pushes out.
+
+use std::collections::BTreeMap;
+
+use slackline_core::ids::{BatchIndex, Clock, KeyRange, Sequence, ShardId};
+use slackline_core::partition::Partition;
+use slackline_core::wire::TransferHeader;
+use slackline_net::SharedValues;
+use slackline_worker_core::{Effect, Event};
+
+use crate::buffers::{Buffer, Fresher};
+use crate::compute::{GradientJob, Place};
+use crate::daemon::WorkerFailure;
+use crate::driver::Base;
+use crate::link::{Expected, Purpose};
+
+/// Buffers of values and gradients.
+pub(crate) struct Servers {
+    flat: KeyRange,
+    initial: SharedValues,
+    training: Buffer,
+    fresher: Fresher,
+    evaluation: Buffer,
+    /// Gradients that servers have not answered yet, for sending again.
+    gradients: BTreeMap<Sequence, SharedValues>,
+    /// The gradient that was handed over last, as long as no part of it was sent.
+    unsent: Option<Sequence>,
+    spare: Vec<Vec<f32>>,
+    /// Released gradients that QUIC may still hold.
+    reclaiming: Vec<SharedValues>,
+}
+
+impl Servers {
+    pub(crate) fn new(partition: Partition, initial: Vec<f32>) -> Self {
+        Self {
+            flat: KeyRange::new(0, partition.key_count()),
+            initial: SharedValues::from(initial),
+            training: Buffer::default(),
+            fresher: Fresher::new(partition),
+            evaluation: Buffer::default(),
+            gradients: BTreeMap::new(),
+            unsent: None,
+            spare: Vec::new(),
+            reclaiming: Vec::new(),
+        }
+    }
+
+    /// Performs an effect that is not the same on all roads.
+    pub(crate) fn perform(&mut self, base: &mut Base, effect: Effect) {
+        match effect {
+            Effect::ExpectValues { server, shard, request, snapshot } => {
+                let (buffer, purpose) = if snapshot {
+                    (&mut self.evaluation, Purpose::Evaluation)
+                } else {
+                    self.fresher.forget(shard);
+                    (&mut self.training, Purpose::Training)
+                };
+                if let Some(destination) = buffer.destination(self.flat) {
+                    base.links.expect(server, shard, purpose, Expected { request, destination });
+                }
+            }
+            Effect::ExpectFresher { server, shard, request } => {
+                if let Some(destination) = self.fresher.destination(shard) {
+                    base.links.expect(server, shard, Purpose::Fresher, Expected { request, destination });
+                }
+            }
+            Effect::AdoptFresher { shard } => self.fresher.adopt(shard),
+            Effect::SendPush { server, header } => {
+                if let Some(gradient) = self.gradients.get(&header.sequence) {
+                    self.unsent = self.unsent.filter(|sequence| *sequence != header.sequence);
+                    base.links.transfer(server, header, part(gradient, &header));
+                }
+            }
+            Effect::SendInitial { server, header } => {
+                base.links.transfer(server, header, part(&self.initial, &header));
+            }
+            Effect::Compute { sequence, batch, clock, adopted } => {
+                self.start_gradient(base, sequence, batch, clock, adopted);
+            }
+            Effect::Abandon { sequence } => base.compute.abandon(sequence),
+            Effect::ReleaseGradient { sequence } => self.release(sequence),
+            Effect::Evaluate { at_samples, .. } => base.evaluate(at_samples, self.evaluation.lend(self.flat)),
+            effect => tracing::error!("{effect:?} is for an allreduce: a fault of this program"),
+        }
+    }
+
+    /// A gradient was computed, or abandoned.
+    pub(crate) fn gradient_done(
+        &mut self,
+        base: &mut Base,
+        job: GradientJob,
+        loss: f64,
+        bad_key: Option<u64>,
+    ) {
+        let GradientJob { sequence, batch, values, gradient, .. } = job;
+        let samples = batch.samples() as u32;
+        base.give_back(batch);
+        self.training.spare = values;
+        self.gradients.insert(sequence, SharedValues::from(gradient));
+        base.tell(Event::GradientReady { sequence, bad_key, loss, samples });
+    }
+
+    /// Memory that was evaluated.
+    pub(crate) fn keep_evaluated(&mut self, values: Vec<f32>) {
+        self.evaluation.spare = values;
+    }
+
+    fn start_gradient(
+        &mut self,
+        base: &mut Base,
+        sequence: Sequence,
+        index: BatchIndex,
+        clock: Clock,
+        adopted: Vec<ShardId>,
+    ) {
+        let Some(batch) = base.take_batch(index) else { return };
+        let gradient = self.spare_gradient();
+        let mut values = self.training.lend(self.flat);
+        self.fresher.write_to(&mut values);
+        // Only a member computes. Were it none, it would be some worker at the beginning of a life: nothing depends on which.
+        let (worker, incarnation) = base.worker.member().unwrap_or_default();
+        let is_after_unsent = self.unsent.replace(sequence).is_some();
+        let place = Place { worker, incarnation, clock, batch: index, adopted, is_after_unsent };
+        if !base.compute.gradient(GradientJob { sequence, place, batch, values, gradient }) {
+            base.fail(WorkerFailure::ComputeEnded);
+        }
+    }
+
+    /// A buffer for a gradient: one that QUIC has let go, or a new one. Two or three go round.
+    fn spare_gradient(&mut self) -> Vec<f32> {
+        for gradient in std::mem::take(&mut self.reclaiming) {
+            match gradient.try_reclaim() {
+                Ok(buffer) => self.spare.push(buffer),
+                Err(held) => self.reclaiming.push(held),
+            }
+        }
+        self.spare.pop().unwrap_or_else(|| vec![0.0; self.flat.len as usize])
+    }
+
+    fn release(&mut self, sequence: Sequence) {
+        self.reclaiming.extend(self.gradients.remove(&sequence));
+    }
+}
+
+fn part(values: &SharedValues, header: &TransferHeader) -> SharedValues {
+    values.slice(header.keys.as_indices())
+}
