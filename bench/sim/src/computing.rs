@@ -127,7 +127,10 @@ impl World {
 
     /// Measures the values that were pulled for it. It takes no virtual time: a worker evaluates beside its training.
     pub(crate) fn evaluate(&mut self, process: usize, at_samples: u64) {
-        let snapshot = snapshot(&mut self.processes[process].evaluation, false);
+        let snapshot = match self.own_values(process) {
+            Some(own) => own,
+            None => snapshot(&mut self.processes[process].evaluation, false),
+        };
         let (loss, accuracy) = self.engine.evaluate(&snapshot);
         self.agenda.at(self.agenda.now(), Happening::Measured { process, at_samples, loss, accuracy });
     }

@@ -6,11 +6,13 @@
 //! links, and everything else none. The same seed gives the same bytes on any number of threads.
 //!
 //! Read in this order: `world` (what can happen), `agenda` (when), `links` (what a transfer costs), `network` (connections), `servers`,
-//! `shards`, `workers`, `computing` (the shells of the cores), `engine` (gradients), `mishaps` (crashes and pauses), `timeline`, `results`.
+//! `shards`, `workers`, `computing` (the shells of the cores), `allreduce` (workers that exchange gradients with each other), `engine`
+//! (gradients), `mishaps` (crashes and pauses), `timeline`, `results`.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod agenda;
+mod allreduce;
 mod computing;
 mod engine;
 mod failure;

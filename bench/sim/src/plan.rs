@@ -11,7 +11,9 @@ use slackline_core::partition::Partition;
 use slackline_core::schedule::DataOrder;
 use slackline_core::stragglers::Slowness;
 use slackline_worker::dataset::{self, DataSettings, Dataset};
+use slackline_worker_core::GroupSettings;
 
+use crate::allreduce::GroupPlan;
 use crate::engine::Engine;
 use crate::failure::SimFailure;
 use crate::links::duration;
@@ -19,6 +21,9 @@ use crate::world::Plan;
 
 /// Nobody reads reports of waits in virtual time.
 pub(crate) const NEVER_REPORTED: Duration = Duration::from_nanos(u64::MAX / 4);
+
+/// Time between two words of a member of a group to the coordinator.
+const STEP_REPORT: Duration = Duration::from_millis(250);
 
 /// Keys that begin a shard on a border of their own: the fewest that a shard can have.
 const SHARD_KEYS_MIN: u64 = 16;
@@ -82,6 +87,7 @@ pub(crate) fn plan(
         lease: duration(config.cluster.lease_s),
         apply_s: config.simulation.apply_bytes_per_s.map_or(0.0, f64::recip),
         tick: duration(tick),
+        group: config.sync.as_ref().map(|sync| GroupPlan::new(config, sync)),
         resolved,
     };
     Ok((plan, engine))
@@ -163,6 +169,14 @@ impl Plan {
             units_max: u32::try_from(config.cut().units_max()).unwrap_or(u32::MAX),
             refreshes: config.consistency.policy.refreshes(),
             fragments: config.local.map_or(1, |local| local.fragments),
+            group: config.sync.as_ref().map(|_| GroupSettings {
+                // Who meets whom is known here by name.
+                peers_at: "simulated:1".to_owned(),
+                unit: config.cut().unit,
+                sample_total: self.sample_count * config.train.epochs,
+                evaluate_every: (config.evaluate.every_epochs * self.sample_count as f64) as u64,
+                step_report: STEP_REPORT,
+            }),
             stop_on_bad_gradient: config.consistency.on_bad_gradient == OnBadGradient::Stop,
         }
     }

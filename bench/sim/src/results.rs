@@ -48,9 +48,12 @@ impl World {
         let mut figures = record.figures(self.now(), &parts::asked(self.plan.config(), whole));
         (figures.virtual_s, figures.wall_s) = (Some(figures.wall_s), f64::NAN);
         if let Engine::Timing { .. } = self.engine {
-            // The shards that the cores see are smaller than those that are meant, and no loss was measured.
-            figures.bytes.pushed = self.counts.bytes_pushed;
-            figures.bytes.pulled = self.counts.bytes_pulled;
+            // The shards that the cores see are smaller than those that are meant, and no loss was measured. What members of a group
+            // send each other has its true size.
+            if self.plan.group.is_none() {
+                figures.bytes.pushed = self.counts.bytes_pushed;
+                figures.bytes.pulled = self.counts.bytes_pulled;
+            }
             figures.r#final.train_loss = f64::NAN;
             (figures.r#final.test_loss, figures.r#final.test_accuracy) = (None, None);
             figures.best_test_accuracy = None;

@@ -33,12 +33,15 @@ impl World {
     /// A server process starts, without any state.
     pub(crate) fn boot(&mut self, server: usize, boot: u64) {
         let id = ServerId(server as u32);
-        let ids: Vec<ShardId> = self.plan.partition.shards_on(id).map(|(shard, _)| shard).collect();
+        // The coordinator of an allreduce holds no values.
+        let has_shards = self.plan.group.is_none();
+        let shards = self.plan.partition.shards_on(id).filter(|_| has_shards);
+        let ids: Vec<ShardId> = shards.map(|(shard, _)| shard).collect();
         let mut settings = parts::control_settings(id, &self.plan.resolved, ids.clone(), boot);
         (settings.layout_hash, settings.layout_text) =
             (self.plan.layout.hash(), self.plan.layout.to_string());
         settings.wait_report = crate::plan::NEVER_REPORTED;
-        for mut shard in parts::shards(id, self.plan.config()) {
+        for mut shard in parts::shards(id, self.plan.config()).into_iter().filter(|_| has_shards) {
             shard.keys = self.plan.partition.range(shard.id);
             shard.layout = Arc::clone(&self.plan.layout);
             let place = shard.id.0 as usize;
@@ -79,7 +82,8 @@ impl World {
             return Ok(());
         }
         self.write_progress()?;
-        let is_still = self.counts.computing == 0 && self.transfers.len() == 0 && self.pending == 0;
+        let is_still =
+            self.counts.computing == 0 && self.transfers.len() + self.parcels.len() == 0 && self.pending == 0;
         if is_still && now.since(self.stirred) > STUCK_LEASES * self.plan.lease {
             if !self.servers[0].control.is_started() {
                 let text = "the run never began: a worker that it waits for is gone, and none comes any more";

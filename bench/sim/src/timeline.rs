@@ -62,6 +62,12 @@ impl Timeline {
         self.add(worker, start, end, What::Compute);
     }
 
+    /// What followed a gradient in an allreduce: others' gradients were missing, then sums that others had.
+    pub(crate) fn reduced(&mut self, worker: WorkerId, computed: Moment, gathered: Moment, end: Moment) {
+        self.add(worker, computed, gathered, What::Wait);
+        self.add(worker, gathered, end, What::Push);
+    }
+
     /// What lay between two gradients: the push until it was answered, then the pull until the values were there, then whatever else
     /// was missing. What servers held for other workers' clocks is the end of each.
     pub(crate) fn between(&mut self, worker: WorkerId, track: &Track, end: Moment) {

@@ -7,6 +7,7 @@ use slackline_core::ids::{BatchIndex, Moment, Sequence, ServerId, ShardId, Worke
 use slackline_core::wire::{Served, ToPeer, ToServer, TransferHeader, Work};
 use slackline_worker_core::{Effect, Event, Worker, WorkerError};
 
+use crate::allreduce::{Peer, StepOf};
 use crate::computing::Computing;
 use crate::engine::Local;
 use crate::network::{Cargo, Inward};
@@ -60,6 +61,8 @@ pub(crate) struct Process {
     /// What it keeps between iterations where it takes local steps; elsewhere, or while that is in use, none.
     pub(crate) local: Option<Box<Local>>,
     pub(crate) computing: Option<Computing>,
+    /// Its part in an allreduce; none where it pulls and pushes.
+    pub(crate) peer: Option<Peer>,
     /// The number of the gradient that is computed, or of the last one.
     pub(crate) number: u64,
     /// Gradients that servers have not answered yet, oldest first.
@@ -67,7 +70,7 @@ pub(crate) struct Process {
     timer: u64,
     pub(crate) track: Track,
     /// Bytes sent and received.
-    wire: (u64, u64),
+    pub(crate) wire: (u64, u64),
 }
 
 impl Process {
@@ -104,6 +107,7 @@ impl World {
         }
         let now = self.now();
         let shards = self.shards.len();
+        let peer = self.new_peer();
         self.slots[slot] = Some(self.processes.len());
         self.processes.push(Process {
             worker: Worker::new(self.plan.worker_settings(), now),
@@ -117,6 +121,7 @@ impl World {
             batches: VecDeque::new(),
             local: self.engine.local(),
             computing: None,
+            peer,
             number: 0,
             gradients: VecDeque::new(),
             timer: 0,
@@ -128,10 +133,11 @@ impl World {
 
     /// A process is gone with all it knew.
     pub(crate) fn crash_process(&mut self, process: usize) {
-        let state = &mut self.processes[process];
-        if !state.is_running() {
+        if !self.processes[process].is_running() {
             return;
         }
+        self.crash_peer(process);
+        let state = &mut self.processes[process];
         let links = state.end();
         self.counts.computing -= u64::from(state.computing.take().is_some());
         self.links.reset(state.slot);
@@ -149,6 +155,12 @@ impl World {
         state.paused_until = until;
         if let Some(computing) = &mut state.computing {
             computing.stood_still += longer;
+        }
+        if let Some(step) = state.peer.as_mut().and_then(|peer| peer.computing()) {
+            step.stood_still += longer;
+        }
+        if until.since(now) > self.plan.lease {
+            self.falls_silent_to_peers(process);
         }
     }
 
@@ -174,7 +186,7 @@ impl World {
         }
     }
 
-    fn tick(&mut self, process: usize) {
+    pub(crate) fn tick(&mut self, process: usize) {
         let (wire_sent, wire_received) = self.processes[process].wire;
         self.worker_event(process, Event::Tick { wire_sent, wire_received });
     }
@@ -257,6 +269,27 @@ impl World {
             Effect::Evaluate { at_samples, .. } => self.evaluate(process, at_samples),
             Effect::Notice(_) => {}
             Effect::Exit(result) => self.exit(process, result),
+            of_a_group => self.perform_in_group(process, of_a_group),
+        }
+    }
+
+    fn perform_in_group(&mut self, process: usize, effect: Effect) {
+        match effect {
+            Effect::Form { group, position } => self.form(process, group, position),
+            Effect::Dissolve { generation } => self.dissolve(process, generation),
+            Effect::Probe { generation } => self.probe(process, generation),
+            Effect::FetchState { generation, source, clock } => {
+                self.fetch_state(process, generation, source, clock);
+            }
+            Effect::Step { generation, clock, batch, share } => {
+                self.step(process, StepOf { generation, clock, batch, share });
+            }
+            Effect::Apply { generation, clock, progress } => {
+                self.apply_sums(process, (generation, clock), progress);
+            }
+            Effect::Skip { generation, clock } => self.skip_sums(process, (generation, clock)),
+            // All others were performed already.
+            _ => {}
         }
     }
 
@@ -318,6 +351,7 @@ impl World {
     }
 
     fn exit(&mut self, process: usize, result: Result<(), WorkerError>) {
+        self.leave_group(process);
         let state = &mut self.processes[process];
         let (id, links) = (state.id(), state.end());
         self.counts.computing -= u64::from(state.computing.take().is_some());
@@ -340,7 +374,10 @@ const fn wakes(event: &Event) -> bool {
         Event::ValuesArrived { .. }
         | Event::BatchLoaded { .. }
         | Event::GradientReady { .. }
-        | Event::EvaluationReady { .. } => false,
+        | Event::EvaluationReady { .. }
+        | Event::StepComputed { .. }
+        | Event::Gathered { .. }
+        | Event::Reduced { .. } => false,
         _ => true,
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use slackline_core::config::{Config, Incident, Resolved};
-use slackline_core::ids::{BatchIndex, Clock, Moment, ServerId, ShardId};
+use slackline_core::ids::{BatchIndex, Clock, Generation, Moment, ServerId, ShardId};
 use slackline_core::layout::Layout;
 use slackline_core::partition::Partition;
 use slackline_core::schedule::DataOrder;
@@ -15,6 +15,7 @@ use slackline_server_core::{ControlEffect, ControlEvent, ShardEffect, ShardEvent
 use slackline_worker_core::{Effect, Event};
 
 use crate::agenda::{Agenda, Slab};
+use crate::allreduce::{Among, Commons, GroupPlan, Parcel};
 use crate::engine::Engine;
 use crate::failure::SimFailure;
 use crate::links::{LinkCosts, Links, duration};
@@ -58,6 +59,14 @@ pub(crate) enum Happening {
     Loaded { process: usize, batch: BatchIndex },
     /// The gradient with this number is computed.
     Computed { process: usize, number: u64 },
+    /// Some of the gradient with this number may exist, at a member of a group.
+    Proceeds { process: usize, number: u64 },
+    /// The first byte of a transfer between two workers reaches the receiver's link.
+    ParcelReaches { parcel: u32 },
+    /// A transfer between two workers is complete.
+    ParcelComplete { parcel: u32 },
+    /// Something small between the members of a group.
+    Among { process: usize, generation: Generation, what: Among },
     /// An evaluation is done.
     Measured { process: usize, at_samples: u64, loss: f64, accuracy: f64 },
     /// One of the configured incidents begins.
@@ -92,6 +101,8 @@ pub(crate) struct Plan {
     pub(crate) lease: Duration,
     /// Seconds for each byte of gradient that a shard applies; zero for none.
     pub(crate) apply_s: f64,
+    /// The allreduce; none where parameters lie on servers.
+    pub(crate) group: Option<GroupPlan>,
     /// How often a server looks at the time.
     pub(crate) tick: Duration,
 }
@@ -135,6 +146,9 @@ pub(crate) struct World {
     pub(crate) slots: Vec<Option<usize>>,
     pub(crate) connections: Vec<Connection>,
     pub(crate) transfers: Slab<Transfer>,
+    /// Transfers between workers.
+    pub(crate) parcels: Slab<Parcel>,
+    pub(crate) commons: Commons,
     pub(crate) engine: Engine,
     pub(crate) timeline: Timeline,
     pub(crate) results: Results,
@@ -181,6 +195,8 @@ impl World {
             slots: vec![None; workers],
             connections: Vec::new(),
             transfers: Slab::default(),
+            parcels: Slab::default(),
+            commons: Commons::default(),
             engine,
             timeline,
             results,
@@ -260,6 +276,10 @@ impl World {
             Happening::WorkerTick { process, timer } => self.worker_tick(process, timer),
             Happening::Loaded { process, batch } => self.worker_event(process, Event::BatchLoaded { batch }),
             Happening::Computed { process, number } => self.computed(process, number)?,
+            Happening::Proceeds { process, number } => self.proceeds(process, number)?,
+            Happening::ParcelReaches { parcel } => self.parcel_reaches(parcel),
+            Happening::ParcelComplete { parcel } => self.parcel_complete(parcel),
+            Happening::Among { process, generation, what } => self.among(process, generation, what),
             Happening::Measured { process, at_samples, loss, accuracy } => {
                 self.worker_event(process, Event::EvaluationReady { at_samples, loss, accuracy });
             }
@@ -298,15 +318,19 @@ impl World {
                     Sleeper::Process(link.process)
                 }
             }
+            Happening::ParcelComplete { parcel } => Sleeper::Process(self.parcels.get(*parcel)?.to),
             Happening::AtShard { shard, .. }
             | Happening::ShardTick { shard, .. }
             | Happening::HasValues { shard, .. } => Sleeper::Server(self.plan.server_of(*shard)),
             Happening::ServerTick { server, .. } => Sleeper::Server(*server),
             Happening::WorkerTick { process, .. }
             | Happening::Loaded { process, .. }
+            | Happening::Among { process, .. }
             | Happening::Measured { process, .. } => Sleeper::Process(*process),
             // What is computed stands still as well, and ends so much later.
             Happening::Computed { .. }
+            | Happening::Proceeds { .. }
+            | Happening::ParcelReaches { .. }
             | Happening::Start { .. }
             | Happening::Reaches { .. }
             | Happening::Befalls { .. }
