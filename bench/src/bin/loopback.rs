@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use slackline_bench::loopback::{self, BenchError, Cell};
+use slackline_bench::BenchError;
+use slackline_bench::loopback::{self, Cell};
 
 /// Bytes in MiB that a worker pushes in one repetition, where the rounds are not given; between the least and the most rounds.
 const PUSHED_MIB: u64 = 400;

@@ -13,68 +13,14 @@ mod figures;
 pub mod server;
 pub mod worker;
 
-use std::io::Write;
 use std::time::Instant;
 
 pub use cell::{Cell, RATE};
-pub use figures::{Figures, Repeat, Spread, json, table};
+pub use figures::{Figures, Repeat, json, table};
 
+use crate::BenchError;
+use crate::processes::say;
 use children::{Cluster, Placed};
-
-/// Why a measurement failed.
-#[derive(Debug, thiserror::Error)]
-pub enum BenchError {
-    /// The configuration that a cell stands for is refused.
-    #[error("the configuration of the cell is refused: {0}")]
-    Config(String),
-    /// Something that the system did not do.
-    #[error("{what}: {source}")]
-    System {
-        /// What was asked.
-        what: String,
-        /// Why it was not done.
-        source: std::io::Error,
-    },
-    /// The keys.
-    #[error(transparent)]
-    Keys(#[from] slackline_net::KeysError),
-    /// The server.
-    #[error(transparent)]
-    Server(#[from] slackline_server::ServerError),
-    /// The network thread is gone.
-    #[error(transparent)]
-    Stopped(#[from] slackline_net::NetworkStopped),
-    /// A connection or a transfer.
-    #[error("{what} failed: {reason}")]
-    Network {
-        /// What was under way.
-        what: &'static str,
-        /// How it failed.
-        reason: String,
-    },
-    /// A server did or sent what it should not.
-    #[error("a server did not do as it should: {0}")]
-    Protocol(String),
-    /// A process ended, or said something that makes no sense.
-    #[error("{name} {text}; its errors are above")]
-    Child {
-        /// Which process.
-        name: String,
-        /// What it did.
-        text: String,
-    },
-}
-
-impl BenchError {
-    fn system(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
-        let what = what.into();
-        move |source| Self::System { what, source }
-    }
-
-    fn network(what: &'static str) -> impl Fn(&dyn std::fmt::Display) -> Self {
-        move |reason| Self::Network { what, reason: reason.to_string() }
-    }
-}
 
 /// Runs a cell `repeats` times, each time with new processes.
 ///
@@ -103,11 +49,4 @@ fn once(cell: &Cell, placed: &Placed) -> Result<Repeat, BenchError> {
     let server_peak_bytes = cluster.server_peak_bytes();
     cluster.end()?;
     Ok(Repeat { wall, rounds_us, processor_seconds: processor, server_peak_bytes })
-}
-
-/// A line on standard output, at once.
-fn say(line: &str) {
-    let mut out = std::io::stdout();
-    // Whoever started the process may be gone; then its standard input has ended too.
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }

@@ -155,7 +155,14 @@ impl Worker {
         self.links.push(Link { connection, control });
         let (layout_hash, config_hash) = (resolved.config.layout().hash(), resolved.hash());
         if server == 0 {
-            let join = Join { layout_hash, config_hash, data_hash: 0, sample_count: SAMPLES, former: None };
+            let join = Join {
+                layout_hash,
+                config_hash,
+                data_hash: 0,
+                sample_count: SAMPLES,
+                former: None,
+                peers_at: None,
+            };
             self.send(server, &ToServer::Join(join)).await?;
             self.member = loop {
                 match self.message().await? {
