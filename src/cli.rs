@@ -24,7 +24,9 @@ pub(crate) enum Command {
     Sim(SimArgs),
     /// Run an experiment over many configurations, draw its report, and judge its expectations.
     Sweep(SweepArgs),
-    /// Draw the report of a sweep again.
+    /// Compare contestants under conditions, each at its own tuned rate, and say who wins.
+    Compare(CompareArgs),
+    /// Draw the report of a sweep or a comparison again.
     Report(ReportArgs),
     /// Replay the traces of a run against the definition of its policy; exits with 1 when it was broken.
     CheckTrace(CheckTraceArgs),
@@ -87,6 +89,9 @@ pub(crate) struct RunArgs {
     /// Trace every pull and push of each shard into trace/ of the results, for `check-trace` and `trace-export`.
     #[arg(long)]
     pub(crate) trace: bool,
+    /// Each process in a network namespace of its own, which bench/peers/netns.sh has made: workers first, then servers.
+    #[arg(long, hide = true)]
+    pub(crate) netns: bool,
     /// Here only to be refused with a reason.
     #[arg(long, value_name = "DIR", hide = true)]
     pub(crate) keys: Option<String>,
@@ -128,10 +133,43 @@ pub(crate) struct SweepArgs {
     pub(crate) sets: Vec<String>,
 }
 
+/// `slackline compare`.
+#[derive(Debug, Args)]
+pub(crate) struct CompareArgs {
+    /// The comparison file; configs/experiments/ps-vs-allreduce.toml is one.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Folder of the results: results.csv, results.json, report.html, and every run.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: String,
+    /// Exit with 1 when an expectation of the file does not hold.
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// In virtual time, which is the default where the file does not say.
+    #[arg(long = "virtual", conflicts_with = "real")]
+    pub(crate) in_virtual_time: bool,
+    /// With real processes on this machine; conditions that cannot be made here are skipped with a line.
+    #[arg(long)]
+    pub(crate) real: bool,
+    /// Runs at once; all processors for simulated ones, one for real ones. It changes no result.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) jobs: Option<u32>,
+    /// Go on with a comparison that was interrupted or has changed; finished runs are kept.
+    #[arg(long)]
+    pub(crate) resume: bool,
+    /// scale=NAME takes the comparison at one of its scales; any other key is set for every run. Can be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) sets: Vec<String>,
+    /// Put other programs beside the contestants: from a file that bench/peers/run.py wrote, or measured now. Real runs only.
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    #[expect(clippy::option_option, reason = "not given, given alone, given with a file")]
+    pub(crate) with_peers: Option<Option<PathBuf>>,
+}
+
 /// `slackline report`.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// Folder of the sweep's results.
+    /// Folder of the results of a sweep or a comparison.
     #[arg(value_name = "DIR")]
     pub(crate) dir: String,
 }

@@ -36,15 +36,21 @@ const LAST: Duration = Duration::from_secs(30);
 /// How often the progress is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
+/// Namespaces and addresses as bench/peers/netns.sh makes them.
+const NAMESPACE: &str = "slackline-peer-";
+const NETWORK: &str = "10.77.0.";
+
 /// Exit codes of a run that a signal ended, as a shell says them.
 const INTERRUPTED: u8 = 128 + 2;
 const TERMINATED: u8 = 128 + 15;
 
 /// What a run decides by itself, whatever the file says, and what it does there.
-const OWN: [(&str, &str); 3] = [
+const OWN: [(&str, &str); 5] = [
     ("cluster.keys", "makes its own keys"),
     ("cluster.addresses", "chooses its own addresses"),
     ("cluster.exit_when_done", "ends its servers itself"),
+    ("sync.listen", "lets its workers listen on the loopback only"),
+    ("sync.advertise", "chooses its own addresses"),
 ];
 
 pub(crate) fn run(args: &RunArgs, log: Option<&str>) -> Result<u8, Failure> {
@@ -54,6 +60,11 @@ pub(crate) fn run(args: &RunArgs, log: Option<&str>) -> Result<u8, Failure> {
     }
     let resolved = resolve(configured)?;
     refuse_own(&resolved)?;
+    if args.trace && resolved.config.sync.is_some() {
+        return Err(Failure::user(
+            "--trace: an allreduce has no shards to trace; leave it out, or set sync.method=server",
+        ));
+    }
     let out = &resolved.config.out;
     traces::forget(Path::new(out))
         .map_err(|error| Failure::world(format!("the former traces in {out} cannot be removed: {error}")))?;
@@ -69,6 +80,7 @@ pub(crate) fn run(args: &RunArgs, log: Option<&str>) -> Result<u8, Failure> {
         let mut run = Run {
             configured,
             trace: args.trace,
+            netns: args.netns,
             log,
             config: &resolved.config,
             keys: &key_folder,
@@ -121,6 +133,8 @@ struct Run<'a> {
     configured: &'a Configured,
     /// Whether servers trace.
     trace: bool,
+    /// Whether each process is in a network namespace of its own.
+    netns: bool,
     log: Option<&'a str>,
     config: &'a Config,
     keys: &'a Path,
@@ -170,8 +184,8 @@ impl Run<'_> {
     async fn all(&mut self, identity: &Identity) -> Result<Ended, Failure> {
         let servers = self.config.servers as usize;
         for index in 0..servers {
-            let mut extra =
-                vec!["--index".to_owned(), index.to_string(), "--bind".to_owned(), "127.0.0.1:0".to_owned()];
+            let bind = format!("{}:0", self.host("server", index));
+            let mut extra = vec!["--index".to_owned(), index.to_string(), "--bind".to_owned(), bind];
             extra.extend(self.trace.then(|| "--trace".to_owned()));
             self.start("server", index, &extra)?;
         }
@@ -181,16 +195,38 @@ impl Run<'_> {
         };
         let list = Value::List(addresses.iter().cloned().map(Value::Text).collect());
         for index in 0..self.config.workers as usize {
-            self.start("worker", index, &["--set".to_owned(), format!("cluster.addresses={list}")])?;
+            let mut extra = vec!["--set".to_owned(), format!("cluster.addresses={list}")];
+            if self.config.sync.is_some() {
+                // Nobody else is to reach the workers of one machine.
+                let listen = format!("sync.listen={}:0", self.host("worker", index));
+                extra.extend(["--set", &listen, "--set", "sync.advertise="].map(str::to_owned));
+            }
+            self.start("worker", index, &extra)?;
         }
         let mut looks = self.looks(identity, &addresses[0]);
         self.watch(servers, &mut looks).await
     }
 
+    /// The place of a process among the namespaces: workers first.
+    fn place(&self, role: &str, index: usize) -> usize {
+        if role == "worker" { index } else { self.config.workers as usize + index }
+    }
+
+    /// The address that a process is reached at.
+    fn host(&self, role: &str, index: usize) -> String {
+        if self.netns { format!("{NETWORK}{}", self.place(role, index) + 1) } else { "127.0.0.1".to_owned() }
+    }
+
     fn start(&mut self, role: &str, index: usize, extra: &[String]) -> Result<(), Failure> {
         let program = std::env::current_exe()
             .map_err(|error| Failure::world(format!("the path of this program is unknown: {error}")))?;
-        let mut command = Command::new(program);
+        let mut command = if self.netns {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", &format!("{NAMESPACE}{}", self.place(role, index))]).arg(program);
+            command
+        } else {
+            Command::new(program)
+        };
         command.arg(role).arg(&self.configured.file).arg("--leash");
         command.args(["--log", self.log.unwrap_or("warn")]);
         // Who dials whom, and with which keys, is decided here and not by the file.
@@ -267,6 +303,12 @@ impl Run<'_> {
                             Ok(status) if status.success() && (index == 0 || index >= servers) => {
                                 self.children[index].ended = Some(status);
                             }
+                            Ok(status) if index >= servers && status.code().is_none() && self.goes_on_without_some() => {
+                                let (_, how) = describe(status);
+                                self.children[index].ended = Some(status);
+                                let name = &self.children[index].name;
+                                self.display.say(&format!("{name} ended ({how}); the others go on without it"));
+                            }
                             status => return Err(self.failed(index, status)),
                         }
                         ends.note(&self.children[0], &self.children[servers..]);
@@ -294,6 +336,11 @@ impl Run<'_> {
                 }
             }
         }
+    }
+
+    /// Whether the run is made to lose workers.
+    fn goes_on_without_some(&self) -> bool {
+        self.config.sync.as_ref().is_some_and(|sync| sync.elastic)
     }
 
     /// A child that ended before its time: its code and its last words.

@@ -4,6 +4,7 @@
 
 mod child;
 mod cli;
+mod compare;
 mod configuration;
 mod daemons;
 mod failure;
@@ -47,6 +48,7 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
         Command::Run(args) => launch::run(&args, cli.log.as_deref()),
         Command::Sim(args) => simulate::run(&args),
         Command::Sweep(args) => sweep::sweep(&args),
+        Command::Compare(args) => compare::compare(&args),
         Command::Report(args) => sweep::report(&args),
         Command::CheckTrace(args) => traces::check(&args),
         Command::TraceExport(args) => traces::export(&args),

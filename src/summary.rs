@@ -28,10 +28,14 @@ fn lines(summary: &Value) -> String {
     let mut row = |name: &str, value: String| {
         let _ = writeln!(out, "{name:<14} {value}");
     };
-    row(
-        "model",
-        format!("{}, {} parameters in {} shards", text("/model"), whole("/parameters"), whole("/shards")),
-    );
+    // Only an allreduce can recover: its parameters are in no shard, and nothing is pulled.
+    let recoveries = summary["recoveries"].as_array();
+    let place = if recoveries.is_some() {
+        "on every worker".to_owned()
+    } else {
+        format!("in {} shards", whole("/shards"))
+    };
+    row("model", format!("{}, {} parameters {place}", text("/model"), whole("/parameters")));
     row(
         "policy",
         format!(
@@ -42,6 +46,18 @@ fn lines(summary: &Value) -> String {
             whole("/seed")
         ),
     );
+    if summary["topology_chosen"].is_string() {
+        row("topology", text("/topology_chosen").to_owned());
+    }
+    for recovery in recoveries.into_iter().flatten() {
+        let of = |name: &str| recovery[name].as_u64().unwrap_or(0);
+        let seconds = recovery["seconds"].as_f64().unwrap_or(0.0);
+        let (worker, clock) = (of("worker"), of("clock"));
+        row(
+            "recovery",
+            format!("worker {worker} was lost at clock {clock}; {seconds:.2} s until the others went on"),
+        );
+    }
     if !text("/model").starts_with("quadratic") {
         let (last, best) = (percent("/final/test_accuracy"), percent("/best_test_accuracy"));
         row("accuracy", format!("{last} on the test part (best {best})"));
@@ -64,7 +80,8 @@ fn lines(summary: &Value) -> String {
             if summary["virtual_s"].is_number() { " of virtual time" } else { "" }
         ),
     );
-    for (name, path) in [("clock lead", "/staleness/clock_lead"), ("staleness", "/staleness/version")] {
+    let spreads = [("clock lead", "/staleness/clock_lead"), ("staleness", "/staleness/version")];
+    for (name, path) in spreads.into_iter().filter(|_| recoveries.is_none()) {
         let bound = summary.pointer(path).and_then(|spread| spread.get("bound")).and_then(Value::as_u64);
         let bound = bound.map_or_else(|| "no bound".to_owned(), |bound| format!("bound {bound}"));
         let mean = number(&format!("{path}/mean")).unwrap_or(0.0);
@@ -86,15 +103,11 @@ fn lines(summary: &Value) -> String {
             reasons(summary, "/decisions/drop", whole("/decisions/down_weight"))
         ),
     );
-    row(
-        "pulls",
-        format!(
-            "{} served, {} held first{}",
-            whole("/pulls/served"),
-            whole("/pulls/held"),
-            reasons(summary, "/decisions/hold", 0)
-        ),
-    );
+    if recoveries.is_none() {
+        let held = reasons(summary, "/decisions/hold", 0);
+        let (served, first) = (whole("/pulls/served"), whole("/pulls/held"));
+        row("pulls", format!("{served} served, {first} held first{held}"));
+    }
     let mib = |path: &str| whole(path) as f64 / f64::from(1 << 20);
     row(
         "bytes",
@@ -152,6 +165,23 @@ mod tests {
         let pushes = "10 sent, 7 applied, 0 duplicate, 3 dropped (late 1, abandoned 2, down-weighted 2)";
         assert!(text.contains(pushes), "{text}");
         assert!(text.contains("9 served, 4 held first (round 4)"), "{text}");
+    }
+
+    #[test]
+    fn an_allreduce_tells_its_topology_and_its_recoveries_and_no_pulls() {
+        let text = lines(&json!({
+            "model": "softmax",
+            "topology_chosen": "doubling for 25.7 KiB among 4 workers",
+            "recoveries": [{ "worker": 2, "clock": 17, "seconds": 1.234 }],
+        }));
+        for part in [
+            "parameters on every worker",
+            "topology       doubling for 25.7 KiB among 4 workers",
+            "recovery       worker 2 was lost at clock 17; 1.23 s until the others went on",
+        ] {
+            assert!(text.contains(part), "{part} is not in\n{text}");
+        }
+        assert!(!text.contains("pulls") && !text.contains("clock lead"), "{text}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Read};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use slackline_core::config::VARIABLE_PREFIX;
+use slackline_core::config::{Config, VARIABLE_PREFIX};
 use slackline_lab::{
     Execution, LabError, Mode, Overlay, Plan, Purpose, Results, RunFailure, RunSpec, Runner, Verdict, Watch,
     execute, short,
@@ -36,19 +36,13 @@ const TIMELINE_SPANS: usize = 4000;
 const SCALE: &str = "scale";
 
 pub(crate) fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
-    let plan = Plan::read(&args.file, &overlay(args)?).map_err(Failure::user)?;
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let jobs = match (args.jobs, plan.mode()) {
-        (Some(jobs), _) => jobs as usize,
-        // Real runs measure each other's noise.
-        (None, Mode::Run) => 1,
-        (None, Mode::Sim | Mode::Timing) => processors,
-    };
+    let plan = Plan::read(&args.file, &overlay(&args.sets)?).map_err(Failure::user)?;
+    let (jobs, threads) = at_once(args.jobs, plan.mode());
     say(&plan.shown());
     let shared = Arc::new(Shared::default());
     listen(&shared)?;
-    let maker = Maker { shared: &shared, threads: (processors / jobs).max(1) };
-    let command = command(args);
+    let maker = Maker { shared: &shared, threads, links: None };
+    let command = command("sweep", &args.file, &args.sets);
     let execution = Execution { jobs, resume: args.resume, command: &command, stop: &shared.stop };
     let outcome = execute(&plan, Path::new(&args.out), execution, &maker, &*shared);
     shared.end();
@@ -75,10 +69,22 @@ pub(crate) fn report(args: &ReportArgs) -> Result<u8, Failure> {
     print(&format!("{}\n", path.display()))
 }
 
+/// Runs at once, and threads of each.
+pub(crate) fn at_once(jobs: Option<u32>, mode: Mode) -> (usize, usize) {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let jobs = match (jobs, mode) {
+        (Some(jobs), _) => jobs as usize,
+        // Real runs measure each other's noise.
+        (None, Mode::Run) => 1,
+        (None, Mode::Sim | Mode::Timing) => processors,
+    };
+    (jobs, (processors / jobs).max(1))
+}
+
 /// What is said over the file: `--set scale=NAME` chooses a scale, other keys are for every run.
-fn overlay(args: &SweepArgs) -> Result<Overlay, Failure> {
+pub(crate) fn overlay(sets: &[String]) -> Result<Overlay, Failure> {
     let chooses = |set: &&String| set.split_once('=').is_some_and(|(key, _)| key.trim() == SCALE);
-    let (scales, sets): (Vec<&String>, Vec<&String>) = args.sets.iter().partition(chooses);
+    let (scales, sets): (Vec<&String>, Vec<&String>) = sets.iter().partition(chooses);
     let scale = scales.last().and_then(|set| set.split_once('=')).map(|(_, name)| name.trim().to_owned());
     let sets: Vec<String> = sets.into_iter().cloned().collect();
     let (environment, sets) =
@@ -86,15 +92,15 @@ fn overlay(args: &SweepArgs) -> Result<Overlay, Failure> {
     Ok(Overlay { scale, environment, sets })
 }
 
-/// The command that makes the sweep again, without the folder.
-fn command(args: &SweepArgs) -> String {
-    let file = args.file.display().to_string();
+/// The command that makes it all again, without the folder.
+pub(crate) fn command(name: &str, file: &Path, sets: &[String]) -> String {
+    let file = file.display().to_string();
     let plain =
         |text: &str| text.chars().all(|letter| letter.is_ascii_alphanumeric() || "/._-=".contains(letter));
     let shell =
         |text: &str| if plain(text) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) };
-    let sets: String = args.sets.iter().map(|set| format!(" --set {}", shell(set))).collect();
-    format!("slackline sweep {}{sets}", shell(&file))
+    let sets: String = sets.iter().map(|set| format!(" --set {}", shell(set))).collect();
+    format!("slackline {name} {}{sets}", shell(&file))
 }
 
 /// How it went, for reading.
@@ -117,7 +123,7 @@ fn told(results: &Results, out: &str) -> String {
 }
 
 /// The expectations that do not hold, in columns.
-fn table(missed: &[&Verdict]) -> String {
+pub(crate) fn table(missed: &[&Verdict]) -> String {
     let header = ["fails at", "column", "expected", "found", "short by", "claim"].map(str::to_owned);
     let row = |verdict: &&Verdict| {
         let missing = verdict.short_by.map_or_else(|| "-".to_owned(), short);
@@ -143,8 +149,8 @@ fn table(missed: &[&Verdict]) -> String {
 
 /// What the runs, the signals and the display share.
 #[derive(Default)]
-struct Shared {
-    stop: AtomicBool,
+pub(crate) struct Shared {
+    pub(crate) stop: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -163,14 +169,30 @@ impl Shared {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn code(&self) -> u8 {
+    pub(crate) fn code(&self) -> u8 {
         self.inner().code
     }
 
-    fn end(&self) {
+    pub(crate) fn end(&self) {
         if let Some(bar) = self.inner().display.as_ref().and_then(|display| display.bar.as_ref()) {
             bar.finish_and_clear();
         }
+    }
+
+    /// Waits until a run ends, and tells what it said. A signal meanwhile reaches it too.
+    pub(crate) fn wait(&self, mut child: Child) -> std::io::Result<(ExitStatus, String)> {
+        let pid = i32::try_from(child.id()).map(Pid::from_raw).ok();
+        self.inner().children.extend(pid);
+        if let Some(pid) = pid.filter(|_| self.stop.load(Ordering::Relaxed)) {
+            let _ = kill(pid, Signal::SIGTERM);
+        }
+        let mut log = Vec::new();
+        if let Some(mut stderr) = child.stderr.take() {
+            stderr.read_to_end(&mut log)?;
+        }
+        let status = child.wait();
+        self.inner().children.retain(|other| Some(*other) != pid);
+        Ok((status?, String::from_utf8_lossy(&log).into_owned()))
     }
 
     /// A signal came: real runs are told to end. Without any the process ends here; what was finished is kept, and nothing else counts.
@@ -195,7 +217,7 @@ impl Shared {
 }
 
 /// Listens for signals on a thread of its own: the first ends the sweep in order, the second by force.
-fn listen(shared: &Arc<Shared>) -> Result<(), Failure> {
+pub(crate) fn listen(shared: &Arc<Shared>) -> Result<(), Failure> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::world)?;
     let shared = shared.clone();
@@ -294,11 +316,43 @@ impl Watch for Shared {
     }
 }
 
+/// Real links that are slowed as the configuration says of simulated ones, in network namespaces.
+pub(crate) struct SlowLinks {
+    /// bench/peers/netns.sh.
+    pub(crate) script: PathBuf,
+    /// The namespaces have one name each, so one run at a time has them.
+    pub(crate) turn: Mutex<()>,
+}
+
+impl SlowLinks {
+    /// What makes the links of a run and starts a command between them; nothing where the run needs none.
+    fn command(&self, config: &Config) -> Option<Command> {
+        let simulation = &config.simulation;
+        let mut shape = Vec::new();
+        shape.extend(simulation.bandwidth.map(|bytes| format!("rate={:.0}bit", 8.0 * bytes)));
+        if simulation.latency_s > 0.0 {
+            shape.push(format!("delay={:.0}us", 1e6 * simulation.latency_s));
+        }
+        if simulation.loss > 0.0 {
+            shape.push(format!("loss={}%", 100.0 * simulation.loss));
+        }
+        if shape.is_empty() {
+            return None;
+        }
+        let mut command = Command::new("bash");
+        let processes = config.workers + config.servers;
+        command.arg(&self.script).arg("with").arg(processes.to_string()).args(shape).arg("--");
+        Some(command)
+    }
+}
+
 /// Makes the runs: simulated ones here, real ones by a child.
-struct Maker<'a> {
-    shared: &'a Shared,
+pub(crate) struct Maker<'a> {
+    pub(crate) shared: &'a Shared,
     /// Threads of one simulation.
-    threads: usize,
+    pub(crate) threads: usize,
+    /// What slows down the links of real runs; none where nothing does.
+    pub(crate) links: Option<SlowLinks>,
 }
 
 impl Runner for Maker<'_> {
@@ -331,8 +385,20 @@ impl Maker<'_> {
         std::fs::write(&file, run.resolved.to_toml())
             .map_err(|error| failed(&file.display().to_string(), error))?;
         let program = std::env::current_exe().map_err(|error| failed("this program", error))?;
-        let mut command = Command::new(program);
-        command.arg("run").arg(&file).arg("--out").arg(folder);
+        let slow = self.links.as_ref().and_then(|links| Some((links, links.command(&run.resolved.config)?)));
+        let (mut command, _turn) = match slow {
+            Some((links, mut command)) => {
+                command.arg(program).arg("run").arg(&file).arg("--netns");
+                // Nothing is left half done by who had it before.
+                (command, Some(links.turn.lock().unwrap_or_else(PoisonError::into_inner)))
+            }
+            None => {
+                let mut command = Command::new(program);
+                command.arg("run").arg(&file);
+                (command, None)
+            }
+        };
+        command.arg("--out").arg(folder);
         // The environment is in the configuration already, under what the sweep sets.
         for (name, _) in std::env::vars_os() {
             if name.to_str().is_some_and(|name| name.starts_with(VARIABLE_PREFIX)) {
@@ -341,7 +407,7 @@ impl Maker<'_> {
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
         let child = command.spawn().map_err(|error| failed("the run could not be started", error))?;
-        let (status, log) = self.wait(child).map_err(|error| failed("the run was lost", error))?;
+        let (status, log) = self.shared.wait(child).map_err(|error| failed("the run was lost", error))?;
         if status.success() {
             return Ok(());
         }
@@ -350,51 +416,24 @@ impl Maker<'_> {
             text: if words.is_empty() { format!("it ended with {status}") } else { words.to_owned() },
         })
     }
-
-    /// Waits until a run ends, and tells what it said. A signal meanwhile reaches it too.
-    fn wait(&self, mut child: Child) -> std::io::Result<(ExitStatus, String)> {
-        let pid = i32::try_from(child.id()).map(Pid::from_raw).ok();
-        self.shared.inner().children.extend(pid);
-        if let Some(pid) = pid.filter(|_| self.shared.stop.load(Ordering::Relaxed)) {
-            let _ = kill(pid, Signal::SIGTERM);
-        }
-        let mut log = Vec::new();
-        if let Some(mut stderr) = child.stderr.take() {
-            stderr.read_to_end(&mut log)?;
-        }
-        let status = child.wait();
-        self.shared.inner().children.retain(|other| Some(*other) != pid);
-        Ok((status?, String::from_utf8_lossy(&log).into_owned()))
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn args(sets: &[&str]) -> SweepArgs {
-        SweepArgs {
-            file: "configs/x.toml".into(),
-            out: "out".to_owned(),
-            check: false,
-            jobs: None,
-            resume: false,
-            sets: sets.iter().map(|set| (*set).to_owned()).collect(),
-        }
-    }
-
     #[test]
     fn a_scale_is_chosen_beside_the_keys_of_all_runs() {
-        let overlay = overlay(&args(&["scale=small", "train.epochs=3"])).unwrap();
+        let overlay = overlay(&["scale=small", "train.epochs=3"].map(str::to_owned)).unwrap();
         assert_eq!(overlay.scale.as_deref(), Some("small"));
         assert_eq!(overlay.sets.len(), 1);
     }
 
     #[test]
     fn the_command_can_be_given_to_a_shell() {
-        let args = args(&["scale=small", "data.dir=/my data"]);
+        let sets = ["scale=small", "data.dir=/my data"].map(str::to_owned);
         assert_eq!(
-            command(&args),
+            command("sweep", Path::new("configs/x.toml"), &sets),
             "slackline sweep configs/x.toml --set scale=small --set 'data.dir=/my data'"
         );
     }

@@ -5,9 +5,11 @@
 //! its processes said when that does not come in time.
 #![allow(clippy::unwrap_used)]
 
+mod allreduce;
 mod bad_gradients;
 mod by_hand;
 mod cluster;
+mod comparisons;
 mod configurations;
 mod deaths;
 mod disagreements;

@@ -84,7 +84,7 @@ impl Peer {
         let dataset =
             dataset::load(&DataSettings { spec: data.dataset, dir: None, limit: data.limit }).unwrap();
         let (data_hash, sample_count) = (dataset.fingerprint(), dataset.train.len() as u64);
-        let join = Join { layout_hash, config_hash, data_hash, sample_count, former: None };
+        let join = Join { layout_hash, config_hash, data_hash, sample_count, former: None, peers_at: None };
         self.say(&ToServer::Join(join));
         let joined = self.next();
         let Some(ToPeer::Joined { worker, incarnation, clock }) = joined else { panic!("{joined:?}") };

@@ -38,7 +38,7 @@ fn a_role_may_ask_for_its_own_part_only() {
     let stage = Stage::new();
     let cluster = Cluster::start(&stage, &[]);
     let (layout_hash, config_hash, data_hash, sample_count) = (0, 0, 0, 1);
-    let join = Join { layout_hash, config_hash, data_hash, sample_count, former: None };
+    let join = Join { layout_hash, config_hash, data_hash, sample_count, former: None, peers_at: None };
     let pull = Pull {
         shard: ShardId(0),
         request: 1,

@@ -12,7 +12,7 @@ use slackline_core::config::Value as Setting;
 use crate::column::Column;
 use crate::plan::{Plan, Purpose, RunSpec};
 use crate::results::{AxisRow, CandidateRow, ChoiceRow, FORMAT, Point, Results, RunRow, Spread, TuningRow};
-use crate::state::{self, LabError, make_folder, write_whole};
+use crate::state::{self, Claim, LabError, make_folder, write_whole};
 use crate::sweep::Mode;
 use crate::tune::{Candidate, Tuning};
 
@@ -68,10 +68,11 @@ pub fn execute(
     runner: &dyn Runner,
     watch: &dyn Watch,
 ) -> Result<Results, LabError> {
-    state::take(folder, plan, execution.resume)?;
+    let claim = Claim { kind: state::SWEEP, name: plan.name(), runs: plan.fingerprint() };
+    state::take(folder, claim, execution.resume)?;
     let total = plan.run_count();
     watch.planned(total);
-    let pool = Pool { plan, folder, execution, runner, watch, done: AtomicU64::new(0), total };
+    let pool = Pool::new(plan, folder, execution, runner, watch, total);
     let (tuning, choices) = tune(&pool)?;
     let mut jobs = Vec::new();
     for point in 0..plan.points() {
@@ -85,27 +86,28 @@ pub fn execute(
     write_whole(&folder.join("results.json"), results.to_json().as_bytes())?;
     write_whole(&folder.join("results.csv"), results.to_csv().as_bytes())?;
     crate::report::report(folder)?;
-    state::complete(folder, plan)?;
+    state::complete(folder, claim)?;
     Ok(results)
 }
 
 /// A run to make.
-struct Job {
-    point: usize,
-    tuned: Vec<(String, Setting)>,
-    seed: u64,
-    purpose: Purpose,
+pub(crate) struct Job {
+    pub(crate) point: usize,
+    pub(crate) tuned: Vec<(String, Setting)>,
+    pub(crate) seed: u64,
+    pub(crate) purpose: Purpose,
 }
 
 /// A run that was made.
 #[derive(Debug)]
-struct Made {
-    slug: String,
-    failure: Option<String>,
-    figures: BTreeMap<String, f64>,
+pub(crate) struct Made {
+    pub(crate) slug: String,
+    pub(crate) failure: Option<String>,
+    pub(crate) figures: BTreeMap<String, f64>,
 }
 
-struct Pool<'a> {
+/// Makes runs of one plan, so many at once.
+pub(crate) struct Pool<'a> {
     plan: &'a Plan,
     folder: &'a Path,
     execution: Execution<'a>,
@@ -115,9 +117,20 @@ struct Pool<'a> {
     total: u64,
 }
 
-impl Pool<'_> {
+impl<'a> Pool<'a> {
+    pub(crate) fn new(
+        plan: &'a Plan,
+        folder: &'a Path,
+        execution: Execution<'a>,
+        runner: &'a dyn Runner,
+        watch: &'a dyn Watch,
+        total: u64,
+    ) -> Self {
+        Self { plan, folder, execution, runner, watch, done: AtomicU64::new(0), total }
+    }
+
     /// Makes all jobs; the outcomes are in their order.
-    fn run_all(&self, jobs: &[Job]) -> Result<Vec<Made>, LabError> {
+    pub(crate) fn run_all(&self, jobs: &[Job]) -> Result<Vec<Made>, LabError> {
         let next = AtomicUsize::new(0);
         let work = || {
             let mut made = Vec::new();

@@ -3,12 +3,13 @@
 //! Read in this order: `document` and `fields` (TOML with lines), `axis`, `tune`, `expect` (what a sweep file says),
 //! `sweep` (the whole of it), `plan` (laid over the base configuration and checked), `execute` (made, with whatever is there
 //! already), `column`, `judge`, `results` (the tables and verdicts), `report` (drawn). How a run is made is the
-//! program's part: the trait `Runner`.
+//! program's part: the trait `Runner`. [`compare`] builds on all of it: contestants under conditions, and who wins.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod axis;
 mod column;
+pub mod compare;
 mod document;
 mod execute;
 mod expect;

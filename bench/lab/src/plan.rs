@@ -48,7 +48,7 @@ pub struct Plan {
     /// Expectations that this scale does not judge, in words.
     pub(crate) not_judged: Vec<String>,
     /// For each point the point at which its choice is made.
-    tuned_at: Vec<usize>,
+    pub(crate) tuned_at: Vec<usize>,
 }
 
 /// What a run is for.
@@ -97,6 +97,12 @@ impl Plan {
         let Some(sweep) = sweep.filter(|_| problems.is_empty()) else {
             return Err(refused(&file, &problems));
         };
+        Self::of(sweep, path, overlay)
+    }
+
+    /// Lays what the file at `path` says over its base, and checks every run of it.
+    pub(crate) fn of(sweep: Sweep, path: &Path, overlay: &Overlay) -> Result<Self, SweepError> {
+        let file = path.display().to_string();
         let base = path.parent().unwrap_or(Path::new("")).join(&sweep.base);
         let text = read(&base).map_err(|source| SweepError::NoBase {
             sweep: path.to_owned(),
@@ -426,7 +432,8 @@ fn layer(name: &str, settings: &Settings) -> Layer {
     Layer { name: name.to_owned(), values }
 }
 
-fn refused(file: &str, problems: &[Problem]) -> SweepError {
+/// The problems with the file and their lines, in the order of the lines.
+pub(crate) fn refused(file: &str, problems: &[Problem]) -> SweepError {
     let mut problems: Vec<&Problem> = problems.iter().collect();
     problems.sort_by_key(|problem| problem.line);
     let text = |problem: &&Problem| {
@@ -440,7 +447,7 @@ fn refused(file: &str, problems: &[Problem]) -> SweepError {
     SweepError::Problems(problems.iter().map(text).collect())
 }
 
-fn parse(path: &Path, text: String) -> Result<Node, SweepError> {
+pub(crate) fn parse(path: &Path, text: String) -> Result<Node, SweepError> {
     document::read(&text).map_err(|syntax| SweepError::Syntax {
         path: path.to_owned(),
         line: syntax.line,
@@ -448,7 +455,7 @@ fn parse(path: &Path, text: String) -> Result<Node, SweepError> {
     })
 }
 
-fn read(path: &Path) -> io::Result<String> {
+pub(crate) fn read(path: &Path) -> io::Result<String> {
     if fs::metadata(path)?.len() > FILE_BYTES_MAX {
         let text = format!("over {FILE_BYTES_MAX} bytes, which is no configuration");
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));

@@ -101,6 +101,10 @@ pub(crate) enum Fault {
     UnknownAxis { given: String, axes: Vec<String> },
     #[error("the axis {axis} has no label \"{given}\"{}", hint(.given, &refs(.labels)))]
     UnknownLabel { axis: String, given: String, labels: Vec<String> },
+    #[error("no {kind} \"{given}\"{}", hint(.given, &refs(.names)))]
+    UnknownName { kind: &'static str, given: String, names: Vec<String> },
+    #[error("{key} is for {owner} to set{because}")]
+    SetElsewhere { key: String, owner: &'static str, because: &'static str },
     #[error("no column \"{given}\"{}", column_hint(.given, .columns))]
     UnknownColumn { given: String, columns: Vec<String> },
     #[error("no scale \"{given}\"; {}", match scales.len() {

@@ -269,7 +269,7 @@ impl Results {
 }
 
 /// One line, quoted where RFC 4180 asks for it.
-fn csv_line(row: &[String]) -> String {
+pub(crate) fn csv_line(row: &[String]) -> String {
     let cell = |text: &String| {
         if text.contains([',', '"', '\n', '\r']) {
             format!("\"{}\"", text.replace('"', "\"\""))

@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::plan::Plan;
-
 /// Why a sweep cannot go on, or a report cannot be drawn.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
@@ -28,8 +26,10 @@ pub enum LabError {
         reason: String,
     },
     /// The folder holds another sweep.
-    #[error("{} holds results of the sweep \"{there}\", not of \"{given}\"; choose another folder with --out", folder.display())]
+    #[error("{} holds results of the {kind} \"{there}\", not of \"{given}\"; choose another folder with --out", folder.display())]
     OtherSweep {
+        /// What it holds: a sweep or a comparison.
+        kind: &'static str,
         /// The folder.
         folder: PathBuf,
         /// The sweep that it holds.
@@ -39,19 +39,23 @@ pub enum LabError {
     },
     /// The folder holds the sweep with other runs.
     #[error(
-        "{} holds results of another version of the sweep \"{name}\" (other axes, seeds, scale or keys); \
+        "{} holds results of another version of the {kind} \"{name}\" (other {}, seeds, scale or keys); \
          --resume keeps the runs that are the same and makes the rest, --out chooses another folder",
-        folder.display()
+        folder.display(), if *kind == SWEEP { "axes" } else { "contestants, conditions" }
     )]
     OtherVersion {
+        /// What it was asked for.
+        kind: &'static str,
         /// The folder.
         folder: PathBuf,
         /// The sweep.
         name: String,
     },
     /// The folder holds an interrupted sweep.
-    #[error("{} holds an interrupted sweep; go on with --resume, or choose another folder with --out", folder.display())]
+    #[error("{} holds an interrupted {kind}; go on with --resume, or choose another folder with --out", folder.display())]
     Interrupted {
+        /// What it was asked for.
+        kind: &'static str,
         /// The folder.
         folder: PathBuf,
     },
@@ -99,10 +103,24 @@ impl LabError {
 
 const FILE: &str = "sweep.json";
 
-/// Takes a folder for a sweep, or refuses it with the remedy.
-pub(crate) fn take(folder: &Path, plan: &Plan, resume: bool) -> Result<(), LabError> {
+/// The kinds of what a folder holds.
+pub(crate) const SWEEP: &str = "sweep";
+pub(crate) const COMPARISON: &str = "comparison";
+
+/// What a folder is taken for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claim<'a> {
+    /// [`SWEEP`] or [`COMPARISON`].
+    pub(crate) kind: &'static str,
+    pub(crate) name: &'a str,
+    /// The fingerprint of what is run.
+    pub(crate) runs: u64,
+}
+
+/// Takes a folder, or refuses it with the remedy.
+pub(crate) fn take(folder: &Path, claim: Claim<'_>, resume: bool) -> Result<(), LabError> {
     let path = folder.join(FILE);
-    let fingerprint = format!("{:016x}", plan.fingerprint());
+    let Claim { kind, name, runs } = claim;
     match fs::read_to_string(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(source) => return Err(LabError::File { path, source }),
@@ -110,31 +128,33 @@ pub(crate) fn take(folder: &Path, plan: &Plan, resume: bool) -> Result<(), LabEr
             let damaged = |reason: String| LabError::Damaged { path: path.clone(), reason };
             let found: Value = serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
             let field = |name: &str| found.get(name).and_then(Value::as_str);
-            let there = field("sweep").ok_or_else(|| damaged("it names no sweep".to_owned()))?;
+            let held = [SWEEP, COMPARISON].into_iter().find_map(|kind| Some((kind, field(kind)?)));
+            let (held, there) = held.ok_or_else(|| damaged("it names no sweep".to_owned()))?;
             let folder = folder.to_owned();
-            if there != plan.name() {
-                let (there, given) = (there.to_owned(), plan.name().to_owned());
-                return Err(LabError::OtherSweep { folder, there, given });
+            if (held, there) != (kind, name) {
+                let kind = held;
+                let (there, given) = (there.to_owned(), name.to_owned());
+                return Err(LabError::OtherSweep { kind, folder, there, given });
             }
-            if field("runs") != Some(fingerprint.as_str()) && !resume {
-                return Err(LabError::OtherVersion { folder, name: plan.name().to_owned() });
+            if field("runs") != Some(format!("{runs:016x}").as_str()) && !resume {
+                return Err(LabError::OtherVersion { kind, folder, name: name.to_owned() });
             }
             if field("state") != Some("complete") && !resume {
-                return Err(LabError::Interrupted { folder });
+                return Err(LabError::Interrupted { kind, folder });
             }
         }
     }
-    note(folder, plan, "running")
+    note(folder, claim, "running")
 }
 
-/// Notes that every run of the sweep was made.
-pub(crate) fn complete(folder: &Path, plan: &Plan) -> Result<(), LabError> {
-    note(folder, plan, "complete")
+/// Notes that every run was made.
+pub(crate) fn complete(folder: &Path, claim: Claim<'_>) -> Result<(), LabError> {
+    note(folder, claim, "complete")
 }
 
-fn note(folder: &Path, plan: &Plan, state: &str) -> Result<(), LabError> {
-    let runs = format!("{:016x}", plan.fingerprint());
-    let text = format!("{:#}\n", json!({ "sweep": plan.name(), "runs": runs, "state": state }));
+fn note(folder: &Path, claim: Claim<'_>, state: &str) -> Result<(), LabError> {
+    let runs = format!("{:016x}", claim.runs);
+    let text = format!("{:#}\n", json!({ claim.kind: claim.name, "runs": runs, "state": state }));
     make_folder(folder)?;
     write_whole(&folder.join(FILE), text.as_bytes())
 }

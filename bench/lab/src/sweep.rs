@@ -116,7 +116,7 @@ fn mode(fields: &Fields<'_>, problems: &mut Vec<Problem>) -> Option<Mode> {
     }
 }
 
-fn scale_names(fields: &Fields<'_>, problems: &mut Vec<Problem>) -> Vec<String> {
+pub(crate) fn scale_names(fields: &Fields<'_>, problems: &mut Vec<Problem>) -> Vec<String> {
     let Some(node) = fields.get("scale") else { return Vec::new() };
     match &node.content {
         Content::Table(rows) => rows.iter().map(|(name, _)| name.clone()).collect(),
@@ -177,7 +177,7 @@ fn scale(node: &Node, name: &str, sweep: &mut Sweep, problems: &mut Vec<Problem>
 }
 
 /// What is reported must not have been chosen on the same seeds.
-fn check_tuning_seeds(sweep: &Sweep, problems: &mut Vec<Problem>) {
+pub(crate) fn check_tuning_seeds(sweep: &Sweep, problems: &mut Vec<Problem>) {
     let Some(tuning) = &sweep.tuning else { return };
     if let Some(seed) = tuning.seeds.iter().find(|seed| sweep.seeds.contains(seed)) {
         let fault = Fault::TuningSeedReported { seed: *seed };

@@ -67,7 +67,7 @@ fn scale(bands: &[(usize, Band)]) -> Scale {
     Scale::around(values.into_iter().filter(move |value| *value <= FAR * start).collect::<Vec<_>>())
 }
 
-fn draw_band(frame: &mut Frame<'_>, band: &Band, place: usize, count: usize) -> Drawn {
+pub(crate) fn draw_band(frame: &mut Frame<'_>, band: &Band, place: usize, count: usize) -> Drawn {
     let colour = colour(place, count);
     if band.rows.iter().any(|row| row.3 > row.2) {
         let upper = band.rows.iter().map(|row| (row.0, row.3));

@@ -5,7 +5,7 @@ use super::view::{GROUPS_MAX, View};
 use super::{curves, spread, tables, time};
 use crate::sweep::Mode;
 
-const STYLE: &str = "\
+pub(crate) const STYLE: &str = "\
 :root{color-scheme:light dark;--ink:#1b1f24;--paper:#ffffff;--dim:#59636e;--rule:#d1d9e0;--win:#e6f2ea;--bad:#b3261e;--good:#0b6b3a}\
 @media(prefers-color-scheme:dark){:root{--ink:#e6e8eb;--paper:#15181c;--dim:#9aa4af;--rule:#3a414a;--win:#17362a;--bad:#ff9d94;--good:#7ed3a4}}\
 body{font:16px/1.5 sans-serif;color:var(--ink);background:var(--paper);max-width:1240px;margin:0 auto;padding:24px}\
@@ -31,7 +31,7 @@ pub(crate) fn figure(caption: &str, charts: &[String], below: &str) -> String {
 }
 
 /// A section, unless it is empty.
-fn section(title: &str, about: &str, content: &str) -> String {
+pub(crate) fn section(title: &str, about: &str, content: &str) -> String {
     if content.is_empty() {
         return String::new();
     }
@@ -62,7 +62,7 @@ pub(crate) fn page(view: &View<'_>) -> String {
         paragraphs.collect::<String>(),
         name = escaped(&results.name),
     );
-    html += &section("Expectations", "", &tables::verdicts(results));
+    html += &section("Expectations", "", &tables::verdicts(&results.verdicts, &results.not_judged));
     html += &section("Runs that failed", "", &tables::failures(results));
     html += &section(
         "Points",

@@ -14,6 +14,8 @@ const LINES_MAX: usize = 50_000;
 pub(crate) struct Evaluation {
     pub(crate) time_s: f64,
     pub(crate) epochs: f64,
+    /// Samples that went into the values.
+    pub(crate) samples: f64,
     /// Share of the test set that was classified wrongly.
     pub(crate) error: Option<f64>,
     pub(crate) loss: Option<f64>,
@@ -72,6 +74,17 @@ pub(crate) fn read(folder: &Path, with_timeline: bool) -> Run {
     run
 }
 
+/// The moments that a run left lines about, with the samples done by then, in order; seconds of virtual time, or else of the wall.
+pub(crate) fn progress(path: &Path) -> Vec<(f64, f64)> {
+    let moment = |line: Value| {
+        let number = |name: &str| line.get(name).and_then(Value::as_f64);
+        Some((number("virtual_s").or_else(|| number("wall_s"))?, number("samples")?))
+    };
+    let mut moments: Vec<(f64, f64)> = lines(path).filter_map(moment).collect();
+    moments.sort_by(|a, b| a.0.total_cmp(&b.0));
+    moments
+}
+
 fn summary(path: &Path) -> Option<Value> {
     serde_json::from_reader(BufReader::new(File::open(path).ok()?)).ok()
 }
@@ -95,7 +108,8 @@ fn evaluation(line: &Value) -> Option<Evaluation> {
         (_, _, epochs) => epochs,
     };
     let error = number("/final/test_accuracy").map(|accuracy| 1.0 - accuracy);
-    Some(Evaluation { time_s, epochs, error, loss: number("/final/test_loss") })
+    let samples = number("/at_samples").or_else(|| number("/samples")).unwrap_or(0.0);
+    Some(Evaluation { time_s, epochs, samples, error, loss: number("/final/test_loss") })
 }
 
 fn histogram(summary: &Value, pointer: &str) -> Vec<(f64, f64)> {
@@ -180,7 +194,8 @@ mod tests {
             "event": "evaluate", "at_samples": 100, "samples": 200, "epochs": 2.0, "virtual_s": 4.0, "wall_s": 0.1,
             "final": { "test_accuracy": 0.75, "test_loss": 1.5 },
         });
-        let expected = Evaluation { time_s: 4.0, epochs: 1.0, error: Some(0.25), loss: Some(1.5) };
+        let expected =
+            Evaluation { time_s: 4.0, epochs: 1.0, samples: 100.0, error: Some(0.25), loss: Some(1.5) };
         assert_eq!(evaluation(&line), Some(expected));
     }
 }

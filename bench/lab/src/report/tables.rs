@@ -72,18 +72,18 @@ fn cell(results: &Results, point: usize, column: &Column, wins: bool) -> String 
 }
 
 /// What was expected, what does not hold first.
-pub(crate) fn verdicts(results: &Results) -> String {
-    if results.verdicts.is_empty() && results.not_judged.is_empty() {
-        return "<p>The sweep states no expectations.</p>".to_owned();
+pub(crate) fn verdicts(verdicts: &[Verdict], not_judged: &[String]) -> String {
+    if verdicts.is_empty() && not_judged.is_empty() {
+        return "<p>The file states no expectations.</p>".to_owned();
     }
-    let failed = results.failed().count();
+    let failed = verdicts.iter().filter(|verdict| !verdict.holds).count();
     let mut html = match failed {
-        0 => format!("<p>All {} hold.</p>", results.verdicts.len()),
-        _ => format!("<p><strong>{failed} of {} do not hold.</strong></p>", results.verdicts.len()),
+        0 => format!("<p>All {} hold.</p>", verdicts.len()),
+        _ => format!("<p><strong>{failed} of {} do not hold.</strong></p>", verdicts.len()),
     };
     html += "<div class=\"wide\"><table><thead><tr><th></th><th>claim</th><th>where</th><th>column</th><th>expected</th>\
              <th>found</th><th>short by</th></tr></thead><tbody>";
-    let mut rows: Vec<&Verdict> = results.verdicts.iter().collect();
+    let mut rows: Vec<&Verdict> = verdicts.iter().collect();
     rows.sort_by_key(|verdict| verdict.holds);
     for verdict in rows {
         let (class, word) = if verdict.holds { ("holds", "holds") } else { ("fails", "fails") };
@@ -99,9 +99,9 @@ pub(crate) fn verdicts(results: &Results) -> String {
         );
     }
     html += "</tbody></table></div>";
-    if !results.not_judged.is_empty() {
+    if !not_judged.is_empty() {
         html += "<p>Not judged at this scale:</p><ul>";
-        for claim in &results.not_judged {
+        for claim in not_judged {
             let _ = write!(html, "<li>{}</li>", escaped(claim));
         }
         html += "</ul>";

@@ -1,6 +1,7 @@
 //! The crate as a whole: sweep files in, runs by a runner that invents them, results out.
 
 mod bad_files;
+mod compare;
 mod expectations;
 mod reports;
 mod shipped;

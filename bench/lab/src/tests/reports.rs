@@ -13,7 +13,7 @@ fn reported(sweep: &str) -> (Stage, String) {
 }
 
 /// Every tag that is opened is closed in its order, and every attribute ends.
-fn check_tags(html: &str) {
+pub(super) fn check_tags(html: &str) {
     const ALONE: [&str; 3] = ["!DOCTYPE", "meta", "br"];
     let mut open: Vec<&str> = Vec::new();
     for part in html.split('<').skip(1) {
