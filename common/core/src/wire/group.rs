@@ -2,7 +2,8 @@
 
 use bincode::{Decode, Encode};
 
-use super::message::{Report, Text};
+use super::message::Text;
+use super::report::Report;
 use crate::collective::Topology;
 use crate::ids::{Clock, Generation, Incarnation, WorkerId};
 

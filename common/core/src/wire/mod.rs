@@ -13,6 +13,7 @@ mod group;
 mod header;
 mod message;
 mod peer;
+mod report;
 mod status;
 
 use bincode::config::{Configuration, Fixint, Limit, LittleEndian};
@@ -22,9 +23,10 @@ pub use group::{Group, GroupMember, LinkFigures, Ready, Stepped, Trouble};
 pub use header::{Dtype, HEADER_BYTES, TransferHeader, TransferKind, stripes};
 pub use message::{
     Ask, Evaluated, Join, Leave, Outcome, Pull, PullKind, PushOutcome, Pushed, Refusal, RefusalCode,
-    Register, Report, Served, Text, Times, ToPeer, ToServer, Work,
+    Register, Served, Text, ToPeer, ToServer, Work,
 };
 pub use peer::{Hello, PeerMessage, Stranger};
+pub use report::{Report, Times};
 pub use status::{HeldRow, MemberRow, Phase, Progress, RefusedCounts, ShardRow, Status};
 
 use crate::limits::CONTROL_BYTES_MAX;
