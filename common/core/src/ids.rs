@@ -53,7 +53,8 @@ number!(
     Version(u64), "version "
 );
 number!(
-    /// A group of an allreduce: the workers that average among themselves until one comes or goes. Counted from 1.
+    /// Which of several that follow each other: the groups of an allreduce, counted from 1, and the terms of a shard's primary, counted
+    /// from 0. A later one fences an earlier.
     Generation(u64), "generation "
 );
 number!(
@@ -111,7 +112,7 @@ impl KeyRange {
 }
 
 /// A moment, in nanoseconds since the process (or the simulated world) began. Cores are told the time; they never ask.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
 pub struct Moment(pub u64);
 
 impl Moment {

@@ -30,11 +30,41 @@ pub const PUSH_WINDOW: usize = 64;
 /// Pushes of one worker that a shard keeps until their clock closes. A worker has one on the way, and perhaps the next.
 pub const PUSH_PENDING_MAX: usize = 4;
 
+/// Results of batches that one ask says: more than a worker can have that were not heard, which are two.
+pub const ASK_RESULTS_MAX: usize = 4;
+
+/// Bytes of a part's entry in the manifest of a checkpoint.
+pub const PART_ENTRY_BYTES_MAX: usize = 8 * 1024;
+
+/// Shards of one server, as primary or backup, in one order.
+pub const PLACES_MAX: usize = 1024;
+
+/// Workers that one marker cuts.
+pub const CUTS_MAX: usize = 3072;
+
+/// Shards that have moved, in one message to a worker.
+pub const PLACED_MAX: usize = 2048;
+
 /// Streams that one transfer may be cut into.
 pub const STRIPE_COUNT_MAX: u32 = 64;
 
 /// Rows of each kind (members, held pulls, shards) that a status carries; more workers than that are counted, not listed.
 pub const STATUS_ROWS_MAX: usize = 256;
+
+/// Servers that a status lists; more are counted.
+pub const SERVER_ROWS_MAX: usize = 32;
+
+/// Shards that are not whole in a status.
+pub const PLACE_ROWS_MAX: usize = 64;
+
+/// Waits in a status; what is not among the longest is left out.
+pub const WAIT_ROWS_MAX: usize = 24;
+
+/// Bytes of the text of a wait.
+pub const WAIT_BYTES_MAX: usize = 208;
+
+/// Bytes of a server's trouble in its row.
+pub const TROUBLE_BYTES_MAX: usize = 96;
 
 /// Bytes of the address in a member's row: an IPv6 address with scope and port has at most 58.
 pub const ADDRESS_BYTES_MAX: usize = 64;
@@ -51,11 +81,12 @@ pub const TRACE_BYTES_SERVER_MAX: u64 = 2 << 30;
 /// Bytes of a text field at its limit, length included.
 const TEXT_FIELD: usize = 8 + TEXT_BYTES_MAX;
 
-/// Bytes of a report whose two histograms have all their buckets: twenty numbers; rows of (u32, u64) with length, sum and
+/// Bytes of a report whose two histograms have all their buckets: 27 numbers; rows of (u32, u64) with length, sum and
 /// largest value.
-pub const REPORT_BYTES_MAX: usize = 25 * 8 + 2 * (3 * 8 + HISTOGRAM_BUCKETS * 12);
+pub const REPORT_BYTES_MAX: usize = 27 * 8 + 2 * (3 * 8 + HISTOGRAM_BUCKETS * 12);
 
-/// Bytes of a status with all its rows and the longest phase: server, phase, progress, three lists, hidden members, refusals.
+/// Bytes of a status with all its rows and the longest phase: server, phase, progress, three lists, hidden members, refusals, and then
+/// servers, hidden servers, places and waits.
 pub const STATUS_BYTES_MAX: usize = 4
     + (4 + TEXT_FIELD)
     + (1 + 8 * 8)
@@ -63,7 +94,11 @@ pub const STATUS_BYTES_MAX: usize = 4
     + 4
     + (8 + STATUS_ROWS_MAX * HELD_ROW)
     + (8 + STATUS_ROWS_MAX * SHARD_ROW)
-    + 4 * 8;
+    + 4 * 8
+    + (8 + SERVER_ROWS_MAX * SERVER_ROW)
+    + 4
+    + (8 + PLACE_ROWS_MAX * PLACE_ROW)
+    + (8 + WAIT_ROWS_MAX * WAIT_ROW);
 
 /// Worker, incarnation, address, clock, milliseconds.
 const MEMBER_ROW: usize = 4 + 8 + (8 + ADDRESS_BYTES_MAX) + 9 + 8;
@@ -73,6 +108,15 @@ const HELD_ROW: usize = 4 + 4 + 8 + 8 + (4 + 4 + 8 + 8);
 
 /// Shard, keys, version, minimum, whether it has values.
 const SHARD_ROW: usize = 4 + 16 + 8 + 9 + 1;
+
+/// Server, address, boot number, milliseconds, whether it lives, two counts, trouble.
+const SERVER_ROW: usize = 4 + (8 + ADDRESS_BYTES_MAX) + 9 + 9 + 1 + 2 * 4 + (8 + TROUBLE_BYTES_MAX);
+
+/// Shard, generation, primary, the longest lack, milliseconds.
+const PLACE_ROW: usize = 4 + 8 + 4 + (4 + 4) + 8;
+
+/// Milliseconds and a text.
+const WAIT_ROW: usize = 8 + (8 + WAIT_BYTES_MAX);
 
 // The wire module's tests hold these sums against encoded messages.
 const _: () = {

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use bincode::{Decode, Encode};
+
 /// The role in a certificate. Each can do only its own part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
 pub enum Role {
     /// Owns shards; may stop another server at the end of a run.
     Server,

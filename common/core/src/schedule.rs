@@ -4,6 +4,7 @@
 //! are cut from that line one after another and run on across epoch borders, so that every sample is used once an
 //! epoch and P batches of b samples are exactly one batch of P * b. Only the last batch of the run may be shorter.
 
+use bincode::{Decode, Encode};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
@@ -11,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::ids::BatchIndex;
 
 /// How the line of samples is cut into batches: each is a run of units, and counted by its first one ([`BatchIndex`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Cut {
     /// Samples of a unit.
     pub unit: u64,

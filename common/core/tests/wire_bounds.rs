@@ -80,9 +80,15 @@ fn to_server() -> Vec<ToServer> {
         ToServer::Enter { clock },
         ToServer::Ask(Ask {
             clock,
-            done: Some(BatchIndex(1)),
-            returned: None,
-            compute_us: 1,
+            results: vec![
+                BatchResult {
+                    number: 1,
+                    batch: BatchIndex(1),
+                    clock,
+                    fate: Fate::Done { compute_us: 1 },
+                };
+                2
+            ],
             report: Some(report),
         }),
         ToServer::Pull(Pull { shard, request: 2, kind: PullKind::Gated { clock, after: Sequence(3) } }),
@@ -96,6 +102,23 @@ fn to_server() -> Vec<ToServer> {
             units: 2,
             report: Some(Report::default()),
         }),
+        ToServer::Commit { sequence: Sequence(1) },
+        ToServer::Cluster(ServerWord::Here(Here {
+            server: ServerId(1),
+            boot: 2,
+            layout_hash: 3,
+            config_hash: 4,
+            holds: vec![Holding { shard, generation: Generation(1), is_whole: true, on_disk: true }; 2],
+        })),
+        ToServer::Cluster(ServerWord::Saved { number: 1, shard, entry: vec![1, 2, 3] }),
+        ToServer::Cluster(ServerWord::Doubt(Doubt {
+            shard,
+            worker: WorkerId(1),
+            incarnation: Incarnation(2),
+            applied: Sequence(3),
+            waiting: vec![Sequence(4)],
+        })),
+        ToServer::Cluster(ServerWord::Trouble(Some(text.clone()))),
         ToServer::Stop { reason: text },
     ]
 }
@@ -110,6 +133,10 @@ fn bare_status() -> Status {
         held: Vec::new(),
         shards: Vec::new(),
         refused: RefusedCounts::default(),
+        servers: Vec::new(),
+        servers_hidden: 0,
+        places: Vec::new(),
+        waits: Vec::new(),
     }
 }
 
@@ -125,7 +152,15 @@ fn to_peer() -> Vec<ToPeer> {
         ToPeer::Joined { worker, incarnation, clock },
         ToPeer::Registered { has_values: true },
         ToPeer::Work(Work::Batch { batch: BatchIndex(1), units: 1, evaluate: Some(2), enter: Some(clock) }),
-        ToPeer::Pushed(Pushed { shard, sequence: Sequence(1), duplicate: false, clock, outcome, held_us: 2 }),
+        ToPeer::Pushed(Pushed {
+            shard,
+            sequence: Sequence(1),
+            duplicate: false,
+            clock,
+            outcome,
+            held_us: 2,
+            busy_us: 3,
+        }),
         ToPeer::Status(Box::new(Status { members: vec![member; 2], shards: vec![row], ..bare_status() })),
         ToPeer::Group(Group {
             run: 1,
@@ -137,6 +172,27 @@ fn to_peer() -> Vec<ToPeer> {
             source: Some(worker),
         }),
         ToPeer::Regroup { generation: Generation(1) },
+        ToPeer::Staged { shard, sequence: Sequence(1) },
+        ToPeer::Placed(vec![Placed { shard, generation: Generation(1), server: ServerId(2) }; 2]),
+        ToPeer::Cluster(ServerOrder::Places {
+            number: 1,
+            run: 2,
+            places: vec![
+                Place {
+                    shard,
+                    generation: Generation(1),
+                    primary: ServerId(1),
+                    backup: Some(Backup { server: ServerId(2), in_step: true }),
+                    origin: Origin::Checkpoint { number: 3 },
+                };
+                2
+            ],
+        }),
+        ToPeer::Cluster(ServerOrder::Mark(Mark {
+            number: 1,
+            cuts: vec![(worker, clock); 2],
+            rest: Some(clock),
+        })),
         ToPeer::Refused(Refusal { code: RefusalCode::Full, text: Text::new("no") }),
     ]
 }
@@ -285,7 +341,7 @@ fn a_text_a_list_or_a_map_that_lies_about_its_length_is_malformed() {
     lies_are_refused(&Histogram::default(), &[0]);
     lies_are_refused(&ToPeer::Refused(Refusal { code: RefusalCode::Role, text: Text::default() }), &[8]);
     let report = Some(Report::default());
-    let ask = ToServer::Ask(Ask { clock: Clock(0), done: None, returned: None, compute_us: 1, report });
+    let ask = ToServer::Ask(Ask { clock: Clock(0), results: Vec::new(), report });
     let end = encode(&ask).unwrap().len();
     lies_are_refused(&ask, &[end - 48, end - 24]);
     let group = Group {

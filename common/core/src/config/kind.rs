@@ -35,6 +35,15 @@ pub enum Kind {
         /// Greatest value.
         max: f64,
     },
+    /// A finite number, or one word that stands for "choose it yourself".
+    FloatOr {
+        /// The word.
+        word: &'static str,
+        /// Least value.
+        min: f64,
+        /// Greatest value.
+        max: f64,
+    },
     /// A text that is not empty, on one line.
     Text,
     /// A text on one line; the empty one means that it is not given.
@@ -76,10 +85,16 @@ impl Kind {
             (Self::Int { min, max } | Self::IntOr { min, max, .. }, Value::Int(number)) => {
                 (min..=max).contains(&number).then(|| value.clone())
             }
-            (Self::IntOr { word, .. }, Value::Text(text)) => (text == word).then(|| value.clone()),
-            (Self::Float { min, max }, Value::Float(number)) => float(*number, *min, *max),
+            (Self::IntOr { word, .. } | Self::FloatOr { word, .. }, Value::Text(text)) => {
+                (text == word).then(|| value.clone())
+            }
+            (Self::Float { min, max } | Self::FloatOr { min, max, .. }, Value::Float(number)) => {
+                float(*number, *min, *max)
+            }
             // Every i64 is near enough to some f64 for a range check, and no range reaches past 2^53.
-            (Self::Float { min, max }, Value::Int(number)) => float(*number as f64, *min, *max),
+            (Self::Float { min, max } | Self::FloatOr { min, max, .. }, Value::Int(number)) => {
+                float(*number as f64, *min, *max)
+            }
             (Self::Text, Value::Text(text)) => (!text.is_empty() && is_plain(text)).then(|| value.clone()),
             (Self::OptionalText, Value::Text(text)) => is_plain(text).then(|| value.clone()),
             (Self::Choice(words), Value::Text(text)) => words.contains(&text.as_str()).then(|| value.clone()),
@@ -125,6 +140,7 @@ impl fmt::Display for Kind {
             Self::Int { min, max } => write!(f, "a whole number from {min} to {max}"),
             Self::IntOr { word, min, max } => write!(f, "\"{word}\" or a whole number from {min} to {max}"),
             Self::Float { min, max } => write!(f, "a number from {min} to {max}"),
+            Self::FloatOr { word, min, max } => write!(f, "\"{word}\" or a number from {min} to {max}"),
             Self::Text => f.write_str("a text that is not empty, without control characters"),
             Self::OptionalText => f.write_str("a text without control characters"),
             Self::Choice(words) => f.write_str(&quoted_words(words)),

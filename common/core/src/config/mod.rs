@@ -5,6 +5,7 @@
 //! [`Resolved`] (showing, saving and fingerprinting it) and [`reference_toml`]. Reading files and the
 //! environment is the program's part.
 
+mod keeping;
 mod kind;
 mod nearest;
 mod problem;
@@ -13,6 +14,7 @@ mod resolve;
 mod rules;
 mod schema;
 mod simulation;
+pub mod timers;
 mod typed;
 mod value;
 
@@ -22,7 +24,10 @@ pub use render::reference_toml;
 pub use resolve::{DEFAULT_LAYER, Layer, Resolved, SET_LAYER};
 pub use schema::{Absent, KEYS, Key, SECTIONS, VARIABLE_PREFIX, key_of};
 pub use simulation::{Incident, Simulation, What, Whom};
+pub use timers::Timers;
 pub use value::Value;
+
+use std::time::Duration;
 
 use crate::collective::{Order, Topology};
 use crate::consistency::{DelaySpec, PolicySpec};
@@ -61,6 +66,10 @@ pub struct Config {
     pub consistency: Consistency,
     /// The allreduce between the workers; none where parameters live on servers.
     pub sync: Option<Allreduce>,
+    /// What a server does not let in.
+    pub guard: Guard,
+    /// What is kept for the day that something is lost.
+    pub checkpoint: Checkpoint,
     /// When the model is measured.
     pub evaluate: Evaluate,
     /// What is recorded.
@@ -92,6 +101,94 @@ pub struct Cluster {
     pub shards_per_server: u32,
     /// Whether a server ends when the run is complete.
     pub exit_when_done: bool,
+    /// Workers that the run needs to begin and to go on; none for `workers` to begin and whoever is left to go on.
+    pub min_workers: Option<u32>,
+    /// Copies of each shard, 1 or 2.
+    pub replicas: u32,
+    /// What an acknowledged push has reached.
+    pub durability: Durability,
+    /// Whether the pieces of a step wait for each other.
+    pub steps: Steps,
+    /// Folder of the servers' own state; none for `state` among the results.
+    pub state: Option<String>,
+    /// Where members and places are kept.
+    pub store: String,
+}
+
+/// What an acknowledged push has reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// The memory of the primary.
+    #[default]
+    Memory,
+    /// The memory of the backup too.
+    Replicated,
+    /// The disk of the primary.
+    Disk,
+}
+
+/// When a shard applies its piece of a worker's step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Steps {
+    /// When it arrives.
+    #[default]
+    Parts,
+    /// When every shard has its piece.
+    Whole,
+}
+
+/// Section `guard`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Guard {
+    /// Largest norm of one shard's part of a gradient; none for no limit.
+    pub norm_max: Option<f32>,
+    /// What a larger one does.
+    pub on_norm: OnNorm,
+    /// Most pushes a second of one worker; none for no limit.
+    pub pushes_per_s: Option<f64>,
+}
+
+/// What a gradient beyond the largest norm does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnNorm {
+    /// It is left out.
+    #[default]
+    Drop,
+    /// It is shortened to the limit.
+    Clip,
+    /// It ends the run.
+    Stop,
+}
+
+/// Section `checkpoint`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checkpoint {
+    /// Clocks between two; none for no checkpoints. For priority checkpoints already multiplied by the share.
+    pub every: Option<u64>,
+    /// Folder or URL; none for `checkpoints` among the results.
+    pub at: Option<String>,
+    /// How many are kept.
+    pub keep: usize,
+    /// What each saves.
+    pub kind: CheckpointKind,
+    /// Keys of one block.
+    pub block: u64,
+    /// How long a store may take nothing before it is named.
+    pub stop_after: Duration,
+}
+
+/// What a checkpoint saves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum CheckpointKind {
+    /// Everything.
+    Full,
+    /// This share of the blocks, those that moved furthest.
+    Priority {
+        /// The share, in (0, 1].
+        share: f64,
+    },
+    /// The blocks that changed.
+    Incremental,
 }
 
 /// Section `data`.

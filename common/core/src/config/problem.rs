@@ -77,6 +77,23 @@ pub enum Fault {
         /// What is wrong, with what would fit.
         problem: String,
     },
+    /// A timer is not shorter than one that it must end before.
+    #[error(
+        "too short: {inner} takes {inner_s} s (it follows from cluster.lease_s), and this must be longer; give more than that, or \
+         \"auto\""
+    )]
+    Nesting {
+        /// The timer that must fit in.
+        inner: &'static str,
+        /// How long it is.
+        inner_s: f64,
+    },
+    /// An address of a store cannot be one.
+    #[error("expected {expected}")]
+    NotAStore {
+        /// What would be.
+        expected: &'static str,
+    },
     /// A number is larger than what it counts.
     #[error("at most {most}: there are no more {of}")]
     TooMany {

@@ -12,7 +12,7 @@ use super::value::one_line;
 const WIDTH: usize = 100;
 
 impl Resolved {
-    /// One line a key, `key = value   # origin`, in the order of [`KEYS`]. The text is TOML itself.
+    /// One line a key, `key = value   # origin`, in the order of [`KEYS`], and the timers as comments. The text is TOML itself.
     #[must_use]
     pub fn show(&self) -> String {
         let mut out = String::new();
@@ -25,7 +25,7 @@ impl Resolved {
             }
             out.push('\n');
         }
-        out
+        out + &self.config.timers().comment()
     }
 
     /// The whole configuration, defaults included, as a file that resolves to the same one.
@@ -50,8 +50,22 @@ impl Resolved {
     /// measure.
     #[must_use]
     pub fn hash(&self) -> u64 {
+        self.hash_of(|_| true)
+    }
+
+    /// The same without the keys that only say on which servers the state lies and what is kept of it: a run may go on from a checkpoint
+    /// with others of those. No security measure.
+    #[must_use]
+    pub fn training_hash(&self) -> u64 {
+        self.hash_of(|path| {
+            path != "servers" && !path.starts_with("cluster.") && !path.starts_with("checkpoint.")
+        })
+    }
+
+    fn hash_of(&self, counts: impl Fn(&str) -> bool) -> u64 {
         let mut text = String::new();
-        for key in KEYS.iter().filter(|key| key.in_fingerprint && self.entries.has_effect(key)) {
+        let keys = KEYS.iter().filter(|key| key.in_fingerprint && self.entries.has_effect(key));
+        for key in keys.filter(|key| counts(key.path)) {
             let _ = writeln!(text, "{} = {}", key.path, self.entries.value(key.path));
         }
         xxh3_64(text.as_bytes())

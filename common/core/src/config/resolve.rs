@@ -130,6 +130,11 @@ impl Entries {
             .expect("a key of kind Float holds a float")
     }
 
+    /// The number of a key that also takes a word; nothing for the word.
+    pub(super) fn float_or(&self, path: &str) -> Option<f64> {
+        if let Value::Float(number) = self.value(path) { Some(*number) } else { None }
+    }
+
     pub(super) fn text(&self, path: &str) -> &str {
         if let Value::Text(text) = self.value(path) { text } else { "" }
     }

@@ -3,6 +3,7 @@
 use core::net::Ipv6Addr;
 use std::collections::BTreeSet;
 
+use super::keeping::keeping;
 use super::problem::{Fault, Problem};
 use super::resolve::{Entries, SET_LAYER};
 use super::schema::KEYS;
@@ -39,6 +40,7 @@ pub(super) fn check(entries: &Entries, faulty: &BTreeSet<&'static str>) -> Vec<P
     rule(&["workers", "sync.method"], &group);
     rule(&["sync.listen", "sync.method"], &listen);
     rule(&["sync.advertise", "sync.method"], &advertise);
+    keeping(&mut rule);
     rule(&["stragglers.file", "stragglers.kind"], &recorded);
     rule(&["simulation.incidents", "workers", "servers", "sync.method"], &incidents);
     rule(&["transport.initial_window_bytes", "transport.datagram_bytes"], &initial_window);
@@ -79,7 +81,7 @@ fn addresses(entries: &Entries) -> Option<Fault> {
 
 /// Whether `text` is `name:port`, `1.2.3.4:port` or `[v6]:port`. Whether it leads anywhere, only dialling
 /// tells.
-fn is_address(text: &str) -> bool {
+pub(super) fn is_address(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else { return false };
     let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     if !digits || !port.parse().is_ok_and(|port: u16| port > 0) {
@@ -156,7 +158,7 @@ fn quorum(entries: &Entries) -> Option<Fault> {
     (takes_it && count > workers).then_some(Fault::TooMany { most: workers, of: "workers" })
 }
 
-fn is_allreduce(entries: &Entries) -> bool {
+pub(super) fn is_allreduce(entries: &Entries) -> bool {
     entries.text("sync.method") == "allreduce"
 }
 
@@ -216,8 +218,10 @@ fn incidents(entries: &Entries) -> Option<Fault> {
     let is_right = |value: &Value| {
         let Value::Text(text) = value else { return false };
         text.parse::<Incident>().is_ok_and(|incident| match incident.whom {
-            Whom::Worker(number) => number < workers,
-            Whom::Server(number) => number < servers,
+            Whom::Worker(number) => number.is_none_or(|number| number < workers),
+            Whom::Server(number) => number.is_none_or(|number| number < servers),
+            // The run of an allreduce has nothing that it could go on from.
+            Whom::Run => !is_allreduce(entries),
         })
     };
     let place = entries.list("simulation.incidents").iter().position(|value| !is_right(value))?;

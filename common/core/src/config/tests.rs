@@ -9,7 +9,7 @@ use super::schema::Absent;
 use super::*;
 
 /// A layer of `key = literal` pairs.
-fn layer(name: &str, settings: &[(&str, &str)]) -> Layer {
+pub(super) fn layer(name: &str, settings: &[(&str, &str)]) -> Layer {
     let read = |(key, literal): &(&str, &str)| ((*key).to_owned(), Value::from_literal(literal).unwrap());
     Layer { name: name.to_owned(), values: settings.iter().map(read).collect() }
 }
@@ -23,7 +23,7 @@ fn required() -> Layer {
     Layer { name: "a.toml".to_owned(), values: KEYS.iter().filter_map(given).collect() }
 }
 
-fn resolve(layers: &[Layer]) -> Result<Resolved, Vec<String>> {
+pub(super) fn resolve(layers: &[Layer]) -> Result<Resolved, Vec<String>> {
     let all: Vec<_> = [&[required()], layers].concat();
     Config::resolve(&all).map_err(|problems| problems.iter().map(ToString::to_string).collect())
 }
@@ -75,7 +75,9 @@ fn the_ends_of_every_range_fit_their_field() {
     for key in KEYS {
         let ends: Vec<Value> = match key.kind {
             Kind::Int { min, max } | Kind::IntOr { min, max, .. } => vec![Value::Int(min), Value::Int(max)],
-            Kind::Float { min, max } => vec![Value::Float(min), Value::Float(max)],
+            Kind::Float { min, max } | Kind::FloatOr { min, max, .. } => {
+                vec![Value::Float(min), Value::Float(max)]
+            }
             _ => continue,
         };
         for end in ends {
@@ -144,7 +146,9 @@ fn a_later_layer_wins_and_is_named() {
     assert_eq!(origins, [Some("--set"), Some("b.toml"), Some("a.toml"), Some("default"), None]);
     let shown = resolved.show();
     assert!(shown.starts_with(&format!("{:<44} # --set\n", "seed = 5")), "{shown}");
-    assert_eq!(shown.lines().count(), KEYS.len());
+    let settings = shown.lines().filter(|line| !line.starts_with('#'));
+    assert_eq!(settings.count(), KEYS.len());
+    assert!(shown.contains("# Timers, each derived"), "{shown}");
 }
 
 #[test]
@@ -158,6 +162,23 @@ fn a_void_setting_is_let_pass_in_a_file_and_refused_by_hand() {
     let line = "--set: consistency.staleness = 3: has no effect, since consistency.policy = \"asp\" \
                 (it needs \"ssp\" or \"essp\")";
     assert_eq!(resolve(&[asp, by_hand]), Err(vec![line.to_owned()]));
+}
+
+#[test]
+fn an_allreduce_has_nothing_to_copy_to_keep_or_to_guard() {
+    let allreduce = layer("b.toml", &[("sync.method", "\"allreduce\"")]);
+    for (key, value) in [
+        ("cluster.replicas", "2"),
+        ("cluster.durability", "\"disk\""),
+        ("cluster.steps", "\"whole\""),
+        ("checkpoint.every_clocks", "5"),
+        ("guard.norm_max", "1.0"),
+    ] {
+        let line = format!(
+            "--set: {key} = {value}: has no effect, since sync.method = \"allreduce\" (it needs \"server\")"
+        );
+        assert_eq!(resolve(&[allreduce.clone(), layer("--set", &[(key, value)])]), Err(vec![line]));
+    }
 }
 
 #[test]
@@ -199,6 +220,8 @@ fn every_word_of_a_choice_means_another_thing() {
                     ("data.dataset", "noise") => &[("model.kind", "\"quadratic\"")],
                     ("sync.order", _) => &[("sync.method", "\"allreduce\"")],
                     ("local.outer", _) => &[("local.mode", "\"difference\"")],
+                    ("cluster.durability", "replicated") => &[("cluster.replicas", "2")],
+                    ("guard.on_norm", _) => &[("guard.norm_max", "1.0")],
                     ("stragglers.kind", "recorded") => &[("stragglers.file", "\"a.csv\"")],
                     _ => &[],
                 };

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use super::resolve::Entries;
 use super::simulation::Simulation;
+use super::timers;
 use super::value::Value;
 use super::{
-    Allreduce, Cluster, Config, Consistency, Data, Evaluate, Metrics, OnBadGradient, Train, Transport,
+    Allreduce, Checkpoint, CheckpointKind, Cluster, Config, Consistency, Data, Durability, Evaluate, Guard,
+    Metrics, OnBadGradient, OnNorm, Steps, Train, Transport,
 };
 use crate::collective::{Order, Topology};
 use crate::consistency::{DelaySpec, PolicySpec, Treatment};
@@ -38,6 +40,8 @@ impl Config {
             local: local(entries),
             consistency: consistency(entries),
             sync: sync(entries),
+            guard: guard(entries),
+            checkpoint: checkpoint(entries),
             evaluate: evaluate(entries),
             metrics: Metrics { every_s: entries.float("metrics.every_s") },
             stragglers: stragglers(entries),
@@ -54,14 +58,77 @@ fn cluster(entries: &Entries) -> Cluster {
         Value::Text(text) => Some(text.clone()),
         _ => None,
     });
+    let lease_s = entries.float("cluster.lease_s");
+    // An allreduce has no shards that could be copied or kept.
+    let has_shards = sync(entries).is_none();
     Cluster {
         addresses: addresses.collect(),
         keys: entries.text("cluster.keys").to_owned(),
-        lease_s: entries.float("cluster.lease_s"),
-        connect_timeout_s: entries.float("cluster.connect_timeout_s"),
-        wait_report_s: entries.float("cluster.wait_report_s"),
+        lease_s,
+        connect_timeout_s: entries
+            .float_or("cluster.connect_timeout_s")
+            .unwrap_or_else(|| lease_s * f64::from(timers::SEARCH)),
+        wait_report_s: entries.float_or("cluster.wait_report_s").unwrap_or(lease_s / 2.0),
         shards_per_server: entries.int("cluster.shards_per_server"),
         exit_when_done: entries.flag("cluster.exit_when_done"),
+        min_workers: entries.number("cluster.min_workers"),
+        replicas: if has_shards { entries.int("cluster.replicas") } else { 1 },
+        durability: match entries.text("cluster.durability") {
+            "replicated" if has_shards => Durability::Replicated,
+            "disk" if has_shards => Durability::Disk,
+            _ => Durability::Memory,
+        },
+        steps: if has_shards && entries.text("cluster.steps") == "whole" {
+            Steps::Whole
+        } else {
+            Steps::Parts
+        },
+        state: given(entries, "cluster.state"),
+        store: entries.text("cluster.store").to_owned(),
+    }
+}
+
+/// A text that may be left out.
+fn given(entries: &Entries, key: &str) -> Option<String> {
+    let text = entries.text(key);
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn guard(entries: &Entries) -> Guard {
+    let has_shards = sync(entries).is_none();
+    let limit = |key| Some(entries.float(key)).filter(|limit| has_shards && *limit > 0.0);
+    Guard {
+        norm_max: limit("guard.norm_max").map(|norm| norm as f32),
+        on_norm: match entries.text("guard.on_norm") {
+            "clip" => OnNorm::Clip,
+            "stop" => OnNorm::Stop,
+            _ => OnNorm::Drop,
+        },
+        pushes_per_s: limit("guard.pushes_per_s"),
+    }
+}
+
+fn checkpoint(entries: &Entries) -> Checkpoint {
+    let share = entries.float("checkpoint.share");
+    let kind = match entries.text("checkpoint.kind") {
+        "priority" => CheckpointKind::Priority { share },
+        "incremental" => CheckpointKind::Incremental,
+        _ => CheckpointKind::Full,
+    };
+    let every: u64 = if sync(entries).is_some() { 0 } else { entries.int("checkpoint.every_clocks") };
+    let every = match kind {
+        CheckpointKind::Priority { share } => {
+            ((every as f64 * share).round() as u64).max(u64::from(every > 0))
+        }
+        CheckpointKind::Full | CheckpointKind::Incremental => every,
+    };
+    Checkpoint {
+        every: (every > 0).then_some(every),
+        at: given(entries, "checkpoint.at"),
+        keep: entries.int::<u32>("checkpoint.keep") as usize,
+        kind,
+        block: entries.int("checkpoint.block"),
+        stop_after: Duration::from_secs_f64(entries.float("checkpoint.stop_after_s")),
     }
 }
 
@@ -244,6 +311,7 @@ fn simulation(entries: &Entries) -> Simulation {
         let megabits = entries.float(key);
         (megabits > 0.0).then_some(megabits * 1e6 / 8.0)
     };
+    let above_zero = |key| Some(entries.float(key)).filter(|seconds| *seconds > 0.0);
     let incidents = entries.list("simulation.incidents").iter().filter_map(|value| match value {
         Value::Text(text) => text.parse().ok(),
         _ => None,
@@ -253,7 +321,12 @@ fn simulation(entries: &Entries) -> Simulation {
         latency_s: entries.float("simulation.latency_s"),
         loss: entries.float("simulation.loss"),
         apply_bytes_per_s: bytes("simulation.apply_mbps"),
+        disk_bytes_per_s: bytes("simulation.disk_mbps"),
         incidents: incidents.collect(),
+        worker_mtbf_s: above_zero("simulation.worker_mtbf_s"),
+        // An allreduce has no servers but the one where its workers meet.
+        server_mtbf_s: above_zero("simulation.server_mtbf_s").filter(|_| sync(entries).is_none()),
+        down_s: entries.float("simulation.down_s"),
     }
 }
 

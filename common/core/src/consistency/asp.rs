@@ -8,6 +8,10 @@ use crate::ids::{Clock, Moment, WorkerId};
 pub struct Asp;
 
 impl Policy for Asp {
+    fn copy(&self) -> Box<dyn Policy> {
+        Box::new(*self)
+    }
+
     fn pull(&mut self, _now: Moment, _room: &Room<'_>, _reader: Reader) -> PullVerdict {
         PullVerdict::Serve
     }

@@ -18,6 +18,10 @@ pub struct Backup {
 }
 
 impl Policy for Backup {
+    fn copy(&self) -> Box<dyn Policy> {
+        Box::new(*self)
+    }
+
     fn pull(&mut self, _now: Moment, room: &Room<'_>, reader: Reader) -> PullVerdict {
         // The open clock never lies below the minimum, and nobody waits for a table that is empty.
         if reader.clock <= room.open || room.table.minimum().is_none() {
@@ -43,8 +47,9 @@ impl Policy for Backup {
     fn border(&self, _now: Moment, room: &Room<'_>) -> Clock {
         match room.table.minimum_without(self.late) {
             Some(border) => border,
-            // Nobody is left whom the others could wait for.
-            None => room.last.map_or(room.open, Clock::next),
+            // Nobody is left whom the others could wait for, and whoever joins pushes nothing below where it joins: a checkpoint's cut can
+            // have lifted it above the clock that the others left open.
+            None => room.last.map_or(room.open, Clock::next).max(room.table.joining().unwrap_or_default()),
         }
     }
 

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use bincode::{Decode, Encode};
+
 use super::HoldReason;
 use crate::ids::{Clock, WorkerId};
 
 /// Whether a worker's clock counts towards the minimum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub enum Standing {
     /// It counts.
     Active,
@@ -99,6 +101,13 @@ impl ClockTable {
             left -= count;
         }
         None
+    }
+
+    /// The smallest clock of those that join; looks through the rows.
+    #[must_use]
+    pub fn joining(&self) -> Option<Clock> {
+        let joining = self.rows.values().filter(|(_, standing)| *standing == Standing::Joining);
+        joining.map(|(clock, _)| *clock).min()
     }
 
     /// Active workers.

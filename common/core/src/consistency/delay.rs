@@ -11,6 +11,8 @@
 //! | compensate adaptive | the same with lambda / sqrt(mean square of g + epsilon) | the same, section 4 |
 //! | drop at R | dropped when tau >= R | Ringmaster, Maranjyan et al. 2025 |
 
+use std::sync::Arc;
+
 /// What becomes of a stale gradient.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DelaySpec {
@@ -71,7 +73,7 @@ impl Treatment {
 pub struct Delay {
     spec: DelaySpec,
     /// Of the adaptive correction: a moving mean of the squares of the gradients, one value a key.
-    mean_square: Vec<f32>,
+    mean_square: Arc<Vec<f32>>,
 }
 
 impl Delay {
@@ -79,13 +81,28 @@ impl Delay {
     #[must_use]
     pub fn new(spec: DelaySpec, len: usize) -> Self {
         let is_adaptive = matches!(spec.treatment, Treatment::CompensateAdaptive { .. });
-        Self { spec, mean_square: if is_adaptive { vec![0.0; len] } else { Vec::new() } }
+        Self { spec, mean_square: Arc::new(if is_adaptive { vec![0.0; len] } else { Vec::new() }) }
     }
 
     /// Which treatment it is.
     #[must_use]
     pub const fn spec(&self) -> DelaySpec {
         self.spec
+    }
+
+    /// The memory, one value a key, or nothing. It is shared: whoever keeps it makes the next change copy it.
+    #[must_use]
+    pub fn memory(&self) -> Arc<Vec<f32>> {
+        self.mean_square.clone()
+    }
+
+    /// Takes over the memory of another one with the same treatment and range; false, and nothing changed, if it is not of that length.
+    pub fn restore(&mut self, memory: Arc<Vec<f32>>) -> bool {
+        let fits = memory.len() == self.mean_square.len();
+        if fits {
+            self.mean_square = memory;
+        }
+        fits
     }
 
     /// Corrects `gradient` for the way from the values `read`, which it was computed on, to those of `now`.
@@ -97,7 +114,7 @@ impl Delay {
                 }
             }
             Treatment::CompensateAdaptive { strength } => {
-                let places = gradient.iter_mut().zip(now).zip(read).zip(&mut self.mean_square);
+                let places = gradient.iter_mut().zip(now).zip(read).zip(Arc::make_mut(&mut self.mean_square));
                 for (((gradient, now), read), mean_square) in places {
                     // One that overflows must not stay in the memory for ever.
                     let square = (*gradient * *gradient).min(f32::MAX);

@@ -6,24 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{Needs, Policy, PullVerdict, PushVerdict, Reader, Room, ssp};
+use super::{Memory, Needs, Pace, Policy, PullVerdict, PushVerdict, Reader, Room, ssp};
 use crate::ids::{Clock, Moment, WorkerId};
 
 /// Extra iterations looked at; beyond, the forecast from two pushes means nothing.
 const FORESIGHT_MAX: u64 = 64;
-
-/// What is known of one worker's pace.
-#[derive(Clone, Copy, Debug, Default)]
-struct Pace {
-    /// Its last push.
-    last: Option<Moment>,
-    /// Nanoseconds between its last two pushes.
-    interval: Option<u64>,
-    /// The clock at which it was last looked at, with the minimum clock then.
-    looked_at: Option<(Clock, Clock)>,
-    /// The highest clock at which it may read, by what was granted.
-    granted: Clock,
-}
 
 /// The rule with its memory.
 #[derive(Clone, Debug)]
@@ -52,7 +39,7 @@ impl Dssp {
             let ready = now.0.saturating_add(own.1.saturating_mul(extra));
             let (since, interval) = (ready.saturating_sub(other.0.0), other.1.max(1));
             // The slowest pushes at `last + k interval`; the first of these that is not before `ready` ends the wait.
-            since.div_ceil(interval).max(1).saturating_mul(interval) - since
+            since.div_ceil(interval).max(1).saturating_mul(interval).saturating_sub(since)
         };
         let most = (self.high - self.low).min(FORESIGHT_MAX);
         (0..=most).min_by_key(|extra| waiting(*extra)).unwrap_or(0)
@@ -60,6 +47,20 @@ impl Dssp {
 }
 
 impl Policy for Dssp {
+    fn copy(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+
+    fn memory(&self) -> Memory {
+        Memory::Paces(self.paces.iter().map(|(worker, pace)| (*worker, *pace)).collect())
+    }
+
+    fn recall(&mut self, memory: &Memory) -> bool {
+        let Memory::Paces(paces) = memory else { return false };
+        self.paces = paces.iter().copied().collect();
+        true
+    }
+
     fn pull(&mut self, now: Moment, room: &Room<'_>, reader: Reader) -> PullVerdict {
         let clock = reader.clock;
         if ssp::read(room, clock, self.low) == PullVerdict::Serve {
@@ -76,7 +77,7 @@ impl Policy for Dssp {
             let pace = self.paces.entry(reader.worker).or_default();
             pace.looked_at = Some((clock, minimum));
             if extra > 0 {
-                pace.granted = Clock(clock.0 + extra - 1);
+                pace.granted = Clock(clock.0.saturating_add(extra - 1));
                 return PullVerdict::Serve;
             }
         }

@@ -23,6 +23,7 @@ pub mod backup;
 mod clock_table;
 pub mod delay;
 pub mod dssp;
+mod memory;
 pub mod quorum;
 mod spec;
 pub mod ssp;
@@ -34,6 +35,7 @@ use serde::{Deserialize, Serialize};
 
 pub use clock_table::{ClockTable, Standing};
 pub use delay::{DelaySpec, Treatment};
+pub use memory::{Memory, Pace};
 pub use spec::PolicySpec;
 
 use crate::ids::{Clock, Moment, Sequence, WorkerId};
@@ -175,7 +177,20 @@ pub struct Reader {
 }
 
 /// A rule of consistency.
-pub trait Policy: Send {
+pub trait Policy: Send + Sync {
+    /// The same rule with the same memory.
+    fn copy(&self) -> Box<dyn Policy>;
+
+    /// What the rule remembers beyond what a [`Room`] shows.
+    fn memory(&self) -> Memory {
+        Memory::Nothing
+    }
+
+    /// Takes over what another one of the same kind remembered; false, and nothing changed, where it is of another kind.
+    fn recall(&mut self, memory: &Memory) -> bool {
+        *memory == Memory::Nothing
+    }
+
     /// May this reader read now? Asked again whenever what it needs has come to pass.
     fn pull(&mut self, now: Moment, room: &Room<'_>, reader: Reader) -> PullVerdict;
 
@@ -213,6 +228,12 @@ pub trait Policy: Send {
     /// Whether a collected push is answered only once it is in the values.
     fn withholds(&self) -> bool {
         true
+    }
+}
+
+impl Clone for Box<dyn Policy> {
+    fn clone(&self) -> Self {
+        (**self).copy()
     }
 }
 

@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use super::{Needs, Policy, PullVerdict, PushVerdict, Reader, Room};
+use super::{Memory, Needs, Policy, PullVerdict, PushVerdict, Reader, Room};
 use crate::ids::{Clock, Moment, WorkerId};
 
 /// Times its usual length that a round waits for a quorum, and the least that it waits.
@@ -55,6 +55,21 @@ impl Quorum {
 }
 
 impl Policy for Quorum {
+    fn copy(&self) -> Box<dyn Policy> {
+        Box::new(*self)
+    }
+
+    fn memory(&self) -> Memory {
+        let usual_ns = self.usual.map(|usual| u64::try_from(usual.as_nanos()).unwrap_or(u64::MAX));
+        Memory::Rounds { round: self.round, usual_ns }
+    }
+
+    fn recall(&mut self, memory: &Memory) -> bool {
+        let Memory::Rounds { round, usual_ns } = memory else { return false };
+        (self.round, self.usual) = (*round, usual_ns.map(Duration::from_nanos));
+        true
+    }
+
     fn pull(&mut self, _now: Moment, _room: &Room<'_>, reader: Reader) -> PullVerdict {
         if reader.settled || !self.holds { PullVerdict::Serve } else { PullVerdict::Hold(Needs::Settled) }
     }

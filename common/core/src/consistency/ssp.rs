@@ -23,6 +23,10 @@ pub(super) fn read(room: &Room<'_>, clock: Clock, staleness: u64) -> PullVerdict
 }
 
 impl Policy for Ssp {
+    fn copy(&self) -> Box<dyn Policy> {
+        Box::new(*self)
+    }
+
     fn pull(&mut self, _now: Moment, room: &Room<'_>, reader: Reader) -> PullVerdict {
         read(room, reader.clock, self.staleness)
     }

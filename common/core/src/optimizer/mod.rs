@@ -10,6 +10,8 @@ pub mod sgd;
 
 pub use schedule::{RateSchedule, Shape};
 
+use std::sync::Arc;
+
 use crate::ids::KeyRange;
 use crate::layout::{Layout, TensorKind};
 use crate::local::Outer;
@@ -108,7 +110,8 @@ pub struct Optimizer {
     /// Steps that one clock is made of: the workers where each push is applied alone, 1 where a clock's mean is.
     steps_per_clock: u32,
     segments: Vec<Segment>,
-    velocity: Vec<f32>,
+    /// Copied on write: a state that is being kept shares it.
+    velocity: Arc<Vec<f32>>,
 }
 
 impl Optimizer {
@@ -120,7 +123,12 @@ impl Optimizer {
             Rule::Sgd => Vec::new(),
             Rule::Momentum { .. } => vec![0.0; range.len as usize],
         };
-        Self { spec, steps_per_clock: steps_per_clock.max(1), segments: segments(layout, range), velocity }
+        Self {
+            spec,
+            steps_per_clock: steps_per_clock.max(1),
+            segments: segments(layout, range),
+            velocity: Arc::new(velocity),
+        }
     }
 
     /// Applies one gradient to `values`, both of the length of the range.
@@ -129,6 +137,7 @@ impl Optimizer {
         let steps = self.steps_per_clock as f32;
         let share = if self.spec.decay_per_clock { 1.0 / steps } else { 1.0 };
         let place = ordered::Place::of(step, self.steps_per_clock);
+        let velocity = Arc::make_mut(&mut self.velocity);
         for segment in &self.segments {
             let span = segment.start..segment.end;
             let decay = if segment.decay { self.spec.weight_decay * share } else { 0.0 };
@@ -137,7 +146,7 @@ impl Optimizer {
                 sgd::step(values, gradient, step.weight, rate, decay);
                 continue;
             };
-            let velocity = &mut self.velocity[span];
+            let velocity = &mut velocity[span];
             match per {
                 Per::Ordered => {
                     let constants = ordered::Constants { rate, momentum, decay };
@@ -160,14 +169,29 @@ impl Optimizer {
 
     /// The velocity as if nothing had been done yet.
     pub fn rest(&mut self) {
-        self.velocity.fill(0.0);
+        Arc::make_mut(&mut self.velocity).fill(0.0);
     }
 
     /// Takes over the state of another one with the same rule and range; false, and nothing changed, if it is not of that length.
     pub fn restore(&mut self, slots: &[f32]) -> bool {
         let fits = slots.len() == self.velocity.len();
         if fits {
-            self.velocity.copy_from_slice(slots);
+            Arc::make_mut(&mut self.velocity).copy_from_slice(slots);
+        }
+        fits
+    }
+
+    /// The same as [`Optimizer::slots`], shared: whoever keeps it makes the next step copy it.
+    #[must_use]
+    pub fn shared_slots(&self) -> Arc<Vec<f32>> {
+        self.velocity.clone()
+    }
+
+    /// As [`Optimizer::restore`], without a copy.
+    pub fn restore_shared(&mut self, slots: Arc<Vec<f32>>) -> bool {
+        let fits = slots.len() == self.velocity.len();
+        if fits {
+            self.velocity = slots;
         }
         fits
     }

@@ -106,6 +106,8 @@ pub enum Verdict {
     },
     /// It is kept until others are there, and answered then.
     Collected,
+    /// It is kept aside until all shards have their piece of the step. It does not count before that.
+    Staged,
     /// It is kept until others are there, and was answered when it came.
     Gathered {
         /// How many versions the shard says had passed since its pull.
@@ -364,6 +366,7 @@ impl Verdict {
             Self::WrongKeys => (10, false, 0),
             Self::Other => (11, false, 0),
             Self::Gathered { staleness, down_weighted } => (12, down_weighted, staleness),
+            Self::Staged => (13, false, 0),
         }
     }
 
@@ -381,6 +384,7 @@ impl Verdict {
             10 => Self::WrongKeys,
             11 => Self::Other,
             12 => Self::Gathered { staleness: extra, down_weighted },
+            13 => Self::Staged,
             _ => return None,
         })
     }

@@ -148,7 +148,7 @@ fn rules() -> impl Strategy<Value = Rule> {
 }
 
 fn verdicts() -> impl Strategy<Value = Verdict> {
-    (0..12_u8, any::<(bool, u64)>()).prop_map(|(kind, (down_weighted, number))| match kind {
+    (0..13_u8, any::<(bool, u64)>()).prop_map(|(kind, (down_weighted, number))| match kind {
         0 => Verdict::Applied { staleness: number, down_weighted },
         1 => Verdict::Collected,
         2 => Verdict::Dropped(Dropped::LateClock { open: Clock(number) }),
@@ -160,6 +160,7 @@ fn verdicts() -> impl Strategy<Value = Verdict> {
         8 => Verdict::OutOfWindow,
         9 => Verdict::WrongKeys,
         10 => Verdict::Gathered { staleness: number, down_weighted },
+        11 => Verdict::Staged,
         _ => Verdict::Other,
     })
 }

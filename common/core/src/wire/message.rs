@@ -8,6 +8,7 @@ use std::fmt;
 
 use bincode::{Decode, Encode};
 
+use super::cluster::{Placed, ServerOrder, ServerWord};
 use super::group::{Group, Ready, Stepped, Trouble};
 use super::report::Report;
 use super::status::Status;
@@ -96,6 +97,13 @@ pub enum ToServer {
     Trouble(Trouble),
     /// Worker of an allreduce to coordinator: how far I am.
     Stepped(Stepped),
+    /// Worker, where steps are whole: every shard has its piece of all steps up to this one.
+    Commit {
+        /// The step.
+        sequence: Sequence,
+    },
+    /// Server to coordinator.
+    Cluster(ServerWord),
 }
 
 /// See [`ToServer::Join`].
@@ -130,6 +138,8 @@ pub struct Register {
     pub clock: Clock,
     /// Batches of the whole run: the schedule of the rate depends on it.
     pub batch_count: u64,
+    /// The last push that every shard has answered: a shard whose state was restored expects the next one.
+    pub answered: Sequence,
 }
 
 /// See [`ToServer::Ask`].
@@ -137,14 +147,36 @@ pub struct Register {
 pub struct Ask {
     /// The clock of the iteration the work is for.
     pub clock: Clock,
-    /// A batch that is done: every shard has answered its push.
-    pub done: Option<BatchIndex>,
-    /// A batch whose gradient was not used and must be done again.
-    pub returned: Option<BatchIndex>,
-    /// Microseconds that the gradient of the batch that is done took.
-    pub compute_us: u64,
+    /// What became of the last batches of this incarnation, oldest first; at most [`crate::limits::ASK_RESULTS_MAX`]. Every ask says the
+    /// last ones again: an ask can be lost, and no worker has more batches than these that the coordinator has not heard of.
+    pub results: Vec<BatchResult>,
     /// What happened since the last report.
     pub report: Option<Report>,
+}
+
+/// What became of a batch that a worker was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct BatchResult {
+    /// Numbers the results of one incarnation, from 1, without gaps: each counts once, however often it is said.
+    pub number: u64,
+    /// The batch.
+    pub batch: BatchIndex,
+    /// The clock of the iteration that computed it: that of its pushes.
+    pub clock: Clock,
+    /// What.
+    pub fate: Fate,
+}
+
+/// See [`BatchResult`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum Fate {
+    /// Every shard has answered its push.
+    Done {
+        /// Microseconds that its gradient took.
+        compute_us: u64,
+    },
+    /// Its gradient was not used; it must be done again.
+    Returned,
 }
 
 /// See [`ToServer::Pull`].
@@ -208,12 +240,17 @@ pub struct Leave {
 pub enum Outcome {
     /// There was no more work.
     Done,
-    /// It was told to go (a signal).
+    /// It was told to go (a signal), and every shard had answered its last step, which is reported.
     Interrupted,
     /// It met a gradient that was not finite, and the run is to stop for that.
     BadGradient(Text),
     /// Something else.
     Failed(Text),
+    /// It was told to go (a signal) before every shard had answered its last step.
+    Unfinished {
+        /// The batch of that step; of other batches that it was given no shard has anything.
+        batch: BatchIndex,
+    },
 }
 
 /// From a server.
@@ -266,6 +303,17 @@ pub enum ToPeer {
         /// Which.
         generation: Generation,
     },
+    /// Where steps are whole: this shard has its piece of the step, and applies it when it hears [`ToServer::Commit`].
+    Staged {
+        /// The shard.
+        shard: ShardId,
+        /// The step.
+        sequence: Sequence,
+    },
+    /// Coordinator to worker: these shards have moved. At most [`crate::limits::PLACED_MAX`] at once.
+    Placed(Vec<Placed>),
+    /// Coordinator to server.
+    Cluster(ServerOrder),
 }
 
 /// See [`ToPeer::Work`].
@@ -308,6 +356,8 @@ pub struct Pushed {
     pub outcome: PushOutcome,
     /// Microseconds from its arrival to its answer, spent waiting for other workers.
     pub held_us: u64,
+    /// Microseconds that it lay at the server before the shard took it up: how busy the shard was.
+    pub busy_us: u64,
 }
 
 /// What became of a push.
@@ -337,6 +387,8 @@ pub enum PushOutcome {
     OutOfWindow,
     /// Its keys are not the shard's.
     WrongKeys,
+    /// Left out by a guard of the server.
+    Guarded(Guarded),
     /// It is in the buffer whose mean makes the next version.
     Gathered {
         /// Versions that passed since its pull; none will pass before its apply.
@@ -344,6 +396,15 @@ pub enum PushOutcome {
         /// Whether that took it some of its rate.
         down_weighted: bool,
     },
+}
+
+/// Which guard left a push out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum Guarded {
+    /// Its norm is beyond the largest that is allowed. It is not computed again.
+    Norm,
+    /// Its worker pushes more often than is allowed. It is computed again.
+    Rate,
 }
 
 /// The facts of a served pull, beside its values.
@@ -387,12 +448,14 @@ pub enum RefusalCode {
     RunOver,
     /// The run was stopped because something failed. Fatal.
     Stopped,
+    /// The server does not know yet which shards it has: come again.
+    NotReady,
 }
 
 impl RefusalCode {
     /// Whether joining again can help.
     #[must_use]
     pub const fn is_retryable(self) -> bool {
-        matches!(self, Self::Fenced)
+        matches!(self, Self::Fenced | Self::NotReady)
     }
 }

@@ -9,6 +9,7 @@
 //! This is the only module that calls bincode, and the golden bytes in its tests pin the layout: the same layout is
 //! bincode 1's and wincode's default, so the crate can be replaced without changing the wire.
 
+mod cluster;
 mod group;
 mod header;
 mod message;
@@ -19,20 +20,24 @@ mod status;
 use bincode::config::{Configuration, Fixint, Limit, LittleEndian};
 use bincode::{Decode, Encode};
 
+pub use cluster::{Backup, Doubt, Here, Holding, Mark, Origin, Place, Placed, ServerOrder, ServerWord};
 pub use group::{Group, GroupMember, LinkFigures, Ready, Stepped, Trouble};
 pub use header::{Dtype, HEADER_BYTES, TransferHeader, TransferKind, stripes};
 pub use message::{
-    Ask, Evaluated, Join, Leave, Outcome, Pull, PullKind, PushOutcome, Pushed, Refusal, RefusalCode,
-    Register, Served, Text, ToPeer, ToServer, Work,
+    Ask, BatchResult, Evaluated, Fate, Guarded, Join, Leave, Outcome, Pull, PullKind, PushOutcome, Pushed,
+    Refusal, RefusalCode, Register, Served, Text, ToPeer, ToServer, Work,
 };
 pub use peer::{Hello, PeerMessage, Stranger};
 pub use report::{Report, Times};
-pub use status::{HeldRow, MemberRow, Phase, Progress, RefusedCounts, ShardRow, Status};
+pub use status::{
+    HeldRow, Lack, MemberRow, Phase, PlaceRow, Progress, RefusedCounts, ServerRow, ShardRow, Status, WaitRow,
+    cut, milliseconds,
+};
 
 use crate::limits::CONTROL_BYTES_MAX;
 
 /// Protocol version; part of the ALPN name and of the first message.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// ALPN name of the protocol.
 pub const ALPN: &[u8] = b"slackline/1";
@@ -104,6 +109,35 @@ pub fn decode<M: Decode<()>>(bytes: &[u8]) -> Result<M, WireError> {
         return Err(WireError::Trailing { extra: bytes.len() - used });
     }
     Ok(message)
+}
+
+/// Bytes of the facts of a shard's state: with [`crate::limits::WORKER_COUNT_MAX`] workers of full windows they have some 50 MiB.
+pub const STATE_BYTES_MAX: usize = 128 << 20;
+
+/// As [`FORMAT`], with the limit of states.
+const STATE_FORMAT: Configuration<LittleEndian, Fixint, Limit<STATE_BYTES_MAX>> = bincode::config::standard()
+    .with_little_endian()
+    .with_fixed_int_encoding()
+    .with_limit::<STATE_BYTES_MAX>();
+
+/// The bytes of facts that are kept or copied, and are no message.
+///
+/// # Errors
+/// [`WireError::Malformed`] when they are over [`STATE_BYTES_MAX`].
+pub fn encode_state<S: Encode>(state: &S) -> Result<Vec<u8>, WireError> {
+    bincode::encode_to_vec(state, STATE_FORMAT).map_err(|_| WireError::Malformed)
+}
+
+/// Reads facts that fill `bytes` exactly. Never allocates more than the limit.
+///
+/// # Errors
+/// [`WireError::Malformed`] and [`WireError::Trailing`].
+pub fn decode_state<S: Decode<()>>(bytes: &[u8]) -> Result<S, WireError> {
+    let (state, used) = bincode::decode_from_slice(bytes, STATE_FORMAT).map_err(|_| WireError::Malformed)?;
+    if used != bytes.len() {
+        return Err(WireError::Trailing { extra: bytes.len() - used });
+    }
+    Ok(state)
 }
 
 /// The length prefix of a frame that carries `bytes`.

@@ -13,6 +13,8 @@ pub struct Times {
     pub wait_for_clock_us: u64,
     /// Sending pushes and waiting for their answers.
     pub push_us: u64,
+    /// Waiting for servers that were busy: their pushes lay there before the shard took them up.
+    pub busy_us: u64,
     /// Pulling, the gate's hold left out.
     pub pull_us: u64,
     /// Waiting for work or for a batch to be loaded.
@@ -60,6 +62,8 @@ pub struct Report {
     pub dropped_not_finite: u64,
     /// Of the dropped ones, those whose worker left its gradient because its clock was closed.
     pub dropped_abandoned: u64,
+    /// Of the dropped ones, those that a guard of the server left out.
+    pub dropped_guarded: u64,
     /// Pulls answered.
     pub pulls_served: u64,
     /// Pulls that the gate held first.
@@ -73,10 +77,12 @@ pub struct Report {
 impl Times {
     /// Adds the times of another report.
     pub fn merge(&mut self, more: &Self) {
-        let Self { compute_us, wait_for_clock_us, push_us, pull_us, data_us, evaluate_us, total_us } = *more;
+        let Self { compute_us, wait_for_clock_us, push_us, busy_us, pull_us, data_us, evaluate_us, total_us } =
+            *more;
         add(&mut self.compute_us, compute_us);
         add(&mut self.wait_for_clock_us, wait_for_clock_us);
         add(&mut self.push_us, push_us);
+        add(&mut self.busy_us, busy_us);
         add(&mut self.pull_us, pull_us);
         add(&mut self.data_us, data_us);
         add(&mut self.evaluate_us, evaluate_us);
@@ -104,6 +110,7 @@ impl Report {
         add(&mut self.dropped_stale, more.dropped_stale);
         add(&mut self.dropped_not_finite, more.dropped_not_finite);
         add(&mut self.dropped_abandoned, more.dropped_abandoned);
+        add(&mut self.dropped_guarded, more.dropped_guarded);
         add(&mut self.pulls_served, more.pulls_served);
         add(&mut self.pulls_held, more.pulls_held);
         self.clock_lead.merge(&more.clock_lead);

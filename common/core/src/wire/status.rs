@@ -1,10 +1,13 @@
 //! What `slackline status` and the progress display are told.
 
+use std::time::Duration;
+
 use bincode::{Decode, Encode};
 
 use super::message::Text;
 use crate::consistency::HoldReason;
-use crate::ids::{Clock, Incarnation, KeyRange, ServerId, ShardId, Version, WorkerId};
+use crate::ids::{Clock, Generation, Incarnation, KeyRange, ServerId, ShardId, Version, WorkerId};
+use crate::limits::WAIT_BYTES_MAX;
 
 /// The state of one server, at most [`crate::limits::STATUS_ROWS_MAX`] rows of each kind.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
@@ -25,6 +28,14 @@ pub struct Status {
     pub shards: Vec<ShardRow>,
     /// Peers and messages turned away.
     pub refused: RefusedCounts,
+    /// The servers, those with trouble first; only the coordinator knows them. At most [`crate::limits::SERVER_ROWS_MAX`].
+    pub servers: Vec<ServerRow>,
+    /// Servers beyond the rows.
+    pub servers_hidden: u32,
+    /// Shards that lack something; only the coordinator knows them. At most [`crate::limits::PLACE_ROWS_MAX`].
+    pub places: Vec<PlaceRow>,
+    /// What is waited for, the longest wait first. At most [`crate::limits::WAIT_ROWS_MAX`].
+    pub waits: Vec<WaitRow>,
 }
 
 /// Where the run is.
@@ -111,6 +122,90 @@ pub struct ShardRow {
     pub minimum: Option<Clock>,
     /// Whether it has values.
     pub has_values: bool,
+}
+
+/// One server, as the coordinator knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct ServerRow {
+    /// Which.
+    pub server: ServerId,
+    /// Where it connects from.
+    pub address: Text,
+    /// The number drawn when its process began; none before its first word.
+    pub boot: Option<u64>,
+    /// Milliseconds since it was last heard; none before its first word.
+    pub heard_ms: Option<u64>,
+    /// Whether it is within its lease.
+    pub is_alive: bool,
+    /// Shards that it is the primary of.
+    pub primaries: u32,
+    /// Shards that it is the backup of.
+    pub backups: u32,
+    /// What it needs a person for, such as a full disk; at most [`crate::limits::TROUBLE_BYTES_MAX`].
+    pub trouble: Text,
+}
+
+/// One shard that is not whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct PlaceRow {
+    /// The shard.
+    pub shard: ShardId,
+    /// Its generation.
+    pub generation: Generation,
+    /// The server that answers for it, or that it waits for.
+    pub primary: ServerId,
+    /// What it lacks.
+    pub lack: Lack,
+    /// For how long, in milliseconds.
+    pub since_ms: u64,
+}
+
+/// What a shard lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum Lack {
+    /// Its primary is gone and no copy is in step: it waits for that server to come back.
+    Primary,
+    /// Its primary is loading the state.
+    State,
+    /// It should have a backup, and no server is left for one.
+    Backup,
+    /// This server is being given a copy.
+    Step {
+        /// Which.
+        backup: ServerId,
+    },
+}
+
+/// One thing that is waited for.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct WaitRow {
+    /// For how long, in milliseconds.
+    pub since_ms: u64,
+    /// Who waits for whom, in words; at most [`crate::limits::WAIT_BYTES_MAX`].
+    pub text: Text,
+}
+
+impl WaitRow {
+    /// A wait that has lasted for so long; a text that is too long is cut.
+    #[must_use]
+    pub fn new(since: Duration, text: impl Into<String>) -> Self {
+        Self { since_ms: milliseconds(since), text: cut(text.into(), WAIT_BYTES_MAX) }
+    }
+}
+
+/// A text of at most so many bytes.
+#[must_use]
+pub fn cut(mut text: String, most: usize) -> Text {
+    while text.len() > most {
+        text.pop();
+    }
+    Text::new(text)
+}
+
+/// Whole milliseconds, as rows tell a duration.
+#[must_use]
+pub fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Peers and messages turned away since the process began.

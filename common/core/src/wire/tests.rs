@@ -1,5 +1,6 @@
 //! What travels is pinned byte by byte, comes back as it was sent, and cannot hurt its reader.
 
+mod cluster;
 mod golden;
 mod groups;
 mod header;
@@ -46,6 +47,8 @@ const fn server_variant(message: &ToServer) -> u8 {
         ToServer::Ready(_) => 12,
         ToServer::Trouble(_) => 13,
         ToServer::Stepped(_) => 14,
+        ToServer::Commit { .. } => 15,
+        ToServer::Cluster(_) => 16,
     }
 }
 
@@ -63,6 +66,9 @@ const fn peer_variant(message: &ToPeer) -> u8 {
         ToPeer::Overtaken { .. } => 9,
         ToPeer::Group(_) => 10,
         ToPeer::Regroup { .. } => 11,
+        ToPeer::Staged { .. } => 12,
+        ToPeer::Placed(_) => 13,
+        ToPeer::Cluster(_) => 14,
     }
 }
 
@@ -70,15 +76,15 @@ const fn peer_variant(message: &ToPeer) -> u8 {
 fn every_variant_is_among_the_golden_ones() {
     let server: BTreeSet<u8> =
         golden::to_server().iter().map(|(_, message, _)| server_variant(message)).collect();
-    assert_eq!(server, (0..15).collect());
+    assert_eq!(server, (0..17).collect());
     let peer: BTreeSet<u8> = golden::to_peer().iter().map(|(_, message, _)| peer_variant(message)).collect();
-    assert_eq!(peer, (0..12).collect());
+    assert_eq!(peer, (0..15).collect());
 }
 
 #[test]
 fn a_variant_that_does_not_exist_is_malformed() {
-    assert_eq!(decode::<ToServer>(&15_u32.to_le_bytes()), Err(WireError::Malformed));
-    assert_eq!(decode::<ToPeer>(&12_u32.to_le_bytes()), Err(WireError::Malformed));
+    assert_eq!(decode::<ToServer>(&17_u32.to_le_bytes()), Err(WireError::Malformed));
+    assert_eq!(decode::<ToPeer>(&15_u32.to_le_bytes()), Err(WireError::Malformed));
     // A bool and an option of 2, a text that is not UTF-8.
     assert_eq!(decode::<ToPeer>(&golden::bytes("02000000 02")), Err(WireError::Malformed));
     assert_eq!(decode::<ToServer>(&golden::bytes("09000000 00000000 02")), Err(WireError::Malformed));
@@ -176,12 +182,14 @@ fn counts(report: &Report) -> Vec<u64> {
         dropped_stale,
         dropped_not_finite,
         dropped_abandoned,
+        dropped_guarded,
         pulls_served,
         pulls_held,
         clock_lead,
         version_staleness,
     } = report;
-    let Times { compute_us, wait_for_clock_us, push_us, pull_us, data_us, evaluate_us, total_us } = *times;
+    let Times { compute_us, wait_for_clock_us, push_us, busy_us, pull_us, data_us, evaluate_us, total_us } =
+        *times;
     let plain = [
         *iterations,
         *samples,
@@ -198,11 +206,13 @@ fn counts(report: &Report) -> Vec<u64> {
         *dropped_stale,
         *dropped_not_finite,
         *dropped_abandoned,
+        *dropped_guarded,
         *pulls_served,
         *pulls_held,
         compute_us,
         wait_for_clock_us,
         push_us,
+        busy_us,
         pull_us,
         data_us,
         evaluate_us,

@@ -1,6 +1,7 @@
 //! The one table of all keys. Checking, the reference file, `config show` and the fingerprint are read off
 //! it.
 
+mod keeping;
 mod learning;
 mod run;
 mod sync;
@@ -100,6 +101,8 @@ pub const SECTIONS: &[(&str, &str)] = &[
     ("local", "Local steps: workers that walk on their own for a while before they push."),
     ("consistency", "How far workers may run apart."),
     ("sync", "How gradients come together: on parameter servers, or by an allreduce between the workers."),
+    ("guard", "What a server does not let in."),
+    ("checkpoint", "What is kept for the day that something is lost."),
     ("evaluate", "When the model is measured on the test set."),
     ("metrics", "What is recorded while it trains."),
     ("stragglers", "Slowness on purpose, the same for real workers and in virtual time."),
@@ -119,10 +122,14 @@ const DAY_S: f64 = 86_400.0;
 /// Every key, section by section in the order of [`SECTIONS`].
 pub const KEYS: &[Key] = &joined();
 
-const COUNT: usize = run::RUN.len() + learning::LEARNING.len() + sync::SYNC.len() + world::WORLD.len();
+const COUNT: usize = run::RUN.len()
+    + learning::LEARNING.len()
+    + sync::SYNC.len()
+    + keeping::KEEPING.len()
+    + world::WORLD.len();
 
 const fn joined() -> [Key; COUNT] {
-    let parts: [&[Key]; 4] = [run::RUN, learning::LEARNING, sync::SYNC, world::WORLD];
+    let parts: [&[Key]; 5] = [run::RUN, learning::LEARNING, sync::SYNC, keeping::KEEPING, world::WORLD];
     let mut all = [run::RUN[0]; COUNT];
     let (mut part, mut count) = (0, 0);
     while part < parts.len() {

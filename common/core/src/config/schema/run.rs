@@ -59,23 +59,25 @@ pub(super) const RUN: &[Key] = &[
         Kind::Float { min: 0.5, max: DAY_S },
         Absent::Default("10.0"),
         "seconds",
-        "A worker that was not heard for so long leaves the clock table, and the others go on. Too short \
-         expels workers that only pause; too long is what everyone waits after a death.",
+        "A worker or a server that was not heard for so long is gone: it leaves the clock table, or its backup takes its place, and \
+         the others go on. Too short expels those that only pause; too long is what everyone waits after a death. Every other \
+         timer follows from it; `slackline config show` prints them.",
     ),
     Key::new(
         "cluster.connect_timeout_s",
-        Kind::Float { min: 0.1, max: DAY_S },
-        Absent::Default("60.0"),
+        Kind::FloatOr { word: "auto", min: 0.1, max: DAY_S },
+        Absent::Default("\"auto\""),
         "seconds",
-        "How long a worker looks for a server before it gives up and names it.",
+        "How long a worker looks for a server before it gives up and names it. auto: six leases, which is time for another server to \
+         take its place, or for itself to come back.",
     )
     .beside_the_result(),
     Key::new(
         "cluster.wait_report_s",
-        Kind::Float { min: 0.1, max: DAY_S },
-        Absent::Default("5.0"),
+        Kind::FloatOr { word: "auto", min: 0.1, max: DAY_S },
+        Absent::Default("\"auto\""),
         "seconds",
-        "How often a wait is reported, with what it waits for.",
+        "How often a wait is reported, with what it waits for. auto: half a lease.",
     )
     .beside_the_result(),
     Key::new(
@@ -92,6 +94,60 @@ pub(super) const RUN: &[Key] = &[
         "",
         "Whether a server ends when the run is complete. With false it stays up and answers `slackline status` \
          until `slackline stop`. `run` ends its servers in any case.",
+    )
+    .beside_the_result(),
+    Key::new(
+        "cluster.min_workers",
+        Kind::IntOr { word: "all", min: 1, max: WORKER_COUNT_MAX as i64 },
+        Absent::Default("\"all\""),
+        "workers",
+        "Least number of workers; `workers` is how many are wanted. The run begins when those are there, or when the least number is \
+         and nobody else came for a lease. While fewer are there later, no work is handed out, and the log says who is waited for. all: \
+         the run begins with `workers`, and goes on with whoever is left.",
+    ),
+    Key::new(
+        "cluster.replicas",
+        Kind::Int { min: 1, max: 2 },
+        Absent::Default("1"),
+        "copies of each shard",
+        "With 2, each shard has a backup on another server, which is given everything that its primary is given and takes its place \
+         when that is lost. Costs every push a second time on the network, and memory for the second copy.",
+    )
+    .only_with("sync.method", &["server"]),
+    Key::new(
+        "cluster.durability",
+        Kind::Choice(&["memory", "replicated", "disk"]),
+        Absent::Default("\"memory\""),
+        "",
+        "What an acknowledged push has reached: memory, the primary's; replicated, the backup's too (needs cluster.replicas = 2); \
+         disk, the server's disk, where a restarted server finds it.",
+    )
+    .only_with("sync.method", &["server"]),
+    Key::new(
+        "cluster.steps",
+        Kind::Choice(&["parts", "whole"]),
+        Absent::Default("\"parts\""),
+        "",
+        "parts applies a worker's push at each shard when it arrives there; a worker that dies in the middle leaves its last step at some \
+         shards only. whole holds the pieces of a step until every shard has its own, so that all shards have the same steps.",
+    )
+    .only_with("sync.method", &["server"]),
+    Key::new(
+        "cluster.state",
+        Kind::OptionalText,
+        Absent::Default("\"\""),
+        "folder",
+        "Where each server keeps what it needs after its own restart, in a folder of its name; empty for `state` among the results. It must \
+         lie on a disk of that machine, not on a shared one.",
+    )
+    .beside_the_result(),
+    Key::new(
+        "cluster.store",
+        Kind::Text,
+        Absent::Default("\"local\""),
+        "",
+        "Where members and the places of shards are kept: local, on the first server, which must come back if it is lost; or \
+         etcd://host:port,host:port/prefix (in a program built with the feature etcd), where any server may be lost.",
     )
     .beside_the_result(),
     Key::new(

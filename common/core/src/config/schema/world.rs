@@ -117,12 +117,44 @@ pub(super) const WORLD: &[Key] = &[
         "Gradients that one shard applies. 0 puts no limit on it.",
     ),
     Key::new(
+        "simulation.disk_mbps",
+        Kind::Float { min: 0.0, max: 1e9 },
+        Absent::Default("0.0"),
+        "megabits per second",
+        "What each server's disk takes and gives: journals (cluster.durability = \"disk\") and parts of checkpoints. 0 puts no limit on it.",
+    ),
+    Key::new(
         "simulation.incidents",
         Kind::TextList { len_max: 1024 },
         Absent::Default("[]"),
         "",
         "What befalls the processes, each as \"worker 1 crash at 30 for 10\" (back after 10 s), \"worker 1 crash at 30\" \
-         (for good), \"server 0 pause at 5 for 2\" or \"server 1 crash at 9\"; times in seconds of virtual time.",
+         (for good), \"server 0 pause at 5 for 2\" or \"server 1 crash at 9\"; times in seconds of virtual time. \"at 9..14\" draws the \
+         time from the seed, \"server any\" and \"worker any\" one of them. \
+         \"run crash at 9 for 2\" ends all processes at once; they go on from their disks (cluster.durability = \"disk\"), else from the \
+         newest checkpoint, else from the beginning.",
+    ),
+    Key::new(
+        "simulation.worker_mtbf_s",
+        Kind::Float { min: 0.0, max: 1e9 },
+        Absent::Default("0.0"),
+        "seconds",
+        "Mean time between two crashes of a worker's machine while it is up, exponentially distributed and drawn from the seed. 0 for none.",
+    ),
+    Key::new(
+        "simulation.server_mtbf_s",
+        Kind::Float { min: 0.0, max: 1e9 },
+        Absent::Default("0.0"),
+        "seconds",
+        "The same for each server.",
+    )
+    .only_with("sync.method", &["server"]),
+    Key::new(
+        "simulation.down_s",
+        Kind::Float { min: 0.0, max: DAY_S },
+        Absent::Default("10.0"),
+        "seconds",
+        "After such a crash the process is started again so much later.",
     ),
     Key::new(
         "transport.datagram_bytes",

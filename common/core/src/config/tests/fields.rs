@@ -13,15 +13,21 @@ fn unlike_any_default() -> Layer {
         &[
             ("seed", "11"),
             ("workers", "12"),
-            ("servers", "1"),
+            ("servers", "2"),
             ("out", "\"o\""),
-            ("cluster.addresses", "[\"a:1\"]"),
+            ("cluster.addresses", "[\"a:1\", \"b:1\"]"),
             ("cluster.keys", "\"k\""),
             ("cluster.lease_s", "13"),
-            ("cluster.connect_timeout_s", "14.5"),
+            ("cluster.connect_timeout_s", "44.5"),
             ("cluster.wait_report_s", "15.5"),
             ("cluster.shards_per_server", "16"),
             ("cluster.exit_when_done", "false"),
+            ("cluster.min_workers", "6"),
+            ("cluster.replicas", "2"),
+            ("cluster.durability", "\"replicated\""),
+            ("cluster.steps", "\"whole\""),
+            ("cluster.state", "\"s\""),
+            ("cluster.store", "\"etcd://a:2/p\""),
             ("data.dataset", "\"fashion-mnist\""),
             ("data.dir", "\"d\""),
             ("data.limit", "17"),
@@ -72,6 +78,16 @@ fn unlike_any_default() -> Layer {
             ("sync.elastic", "true"),
             ("sync.listen", "\"[::1]:41\""),
             ("sync.advertise", "\"b:42\""),
+            ("guard.norm_max", "43.5"),
+            ("guard.on_norm", "\"clip\""),
+            ("guard.pushes_per_s", "45.5"),
+            ("checkpoint.every_clocks", "46"),
+            ("checkpoint.at", "\"c\""),
+            ("checkpoint.keep", "47"),
+            ("checkpoint.kind", "\"priority\""),
+            ("checkpoint.share", "0.5"),
+            ("checkpoint.block", "48"),
+            ("checkpoint.stop_after_s", "49.5"),
             ("evaluate.every_epochs", "0.75"),
             ("evaluate.accuracies", "[0.9, 1]"),
             ("evaluate.losses", "[0.7]"),
@@ -90,6 +106,10 @@ fn unlike_any_default() -> Layer {
             ("simulation.latency_s", "39.5"),
             ("simulation.loss", "0.3125"),
             ("simulation.apply_mbps", "16"),
+            ("simulation.disk_mbps", "24"),
+            ("simulation.worker_mtbf_s", "50.5"),
+            ("simulation.server_mtbf_s", "51.5"),
+            ("simulation.down_s", "52.5"),
             ("simulation.incidents", "[\"worker 1 crash at 30 for 10\"]"),
             ("transport.datagram_bytes", "1452"),
             ("transport.initial_window_bytes", "100001"),
@@ -110,16 +130,22 @@ fn every_key_reaches_its_field() {
     let expected = Config {
         seed: 11,
         workers: 12,
-        servers: 1,
+        servers: 2,
         out: "o".to_owned(),
         cluster: Cluster {
-            addresses: vec!["a:1".to_owned()],
+            addresses: vec!["a:1".to_owned(), "b:1".to_owned()],
             keys: "k".to_owned(),
             lease_s: 13.0,
-            connect_timeout_s: 14.5,
+            connect_timeout_s: 44.5,
             wait_report_s: 15.5,
             shards_per_server: 16,
             exit_when_done: false,
+            min_workers: Some(6),
+            replicas: 2,
+            durability: Durability::Replicated,
+            steps: Steps::Whole,
+            state: Some("s".to_owned()),
+            store: "etcd://a:2/p".to_owned(),
         },
         data: Data { dataset: DatasetSpec::FashionMnist, dir: Some("d".to_owned()), limit: Some(17) },
         model: ModelSpec::Mlp { widths: vec![18, 19] },
@@ -143,6 +169,15 @@ fn every_key_reaches_its_field() {
             on_bad_gradient: OnBadGradient::Stop,
         },
         sync: None,
+        guard: Guard { norm_max: Some(43.5), on_norm: OnNorm::Clip, pushes_per_s: Some(45.5) },
+        checkpoint: Checkpoint {
+            every: Some(23),
+            at: Some("c".to_owned()),
+            keep: 47,
+            kind: CheckpointKind::Priority { share: 0.5 },
+            block: 48,
+            stop_after: Duration::from_millis(49_500),
+        },
         evaluate: Evaluate { every_epochs: 0.75, accuracies: vec![0.9, 1.0], losses: vec![0.7] },
         metrics: Metrics { every_s: 25.5 },
         stragglers: Stragglers {
@@ -156,12 +191,16 @@ fn every_key_reaches_its_field() {
             latency_s: 39.5,
             loss: 0.3125,
             apply_bytes_per_s: Some(2e6),
+            disk_bytes_per_s: Some(3e6),
             incidents: vec![Incident {
-                whom: Whom::Worker(1),
+                whom: Whom::Worker(Some(1)),
                 what: What::Crash,
-                at_s: 30.0,
+                at_s: (30.0, 30.0),
                 for_s: Some(10.0),
             }],
+            worker_mtbf_s: Some(50.5),
+            server_mtbf_s: Some(51.5),
+            down_s: 52.5,
         },
         transport: Transport {
             datagram_bytes: Some(1452),
@@ -202,9 +241,14 @@ fn every_key_of_an_allreduce_reaches_its_field() {
         advertise: Some("b:42".to_owned()),
     };
     assert_eq!(resolve(&[]).sync.as_ref(), Some(&expected));
-    let more = [("servers", "1"), ("sync.order", "\"backward\""), ("sync.advertise", "\"\"")];
+    let one = ("cluster.addresses", "[\"a:1\"]");
+    let more = [("servers", "1"), one, ("sync.order", "\"backward\""), ("sync.advertise", "\"\"")];
     let other = Allreduce { order: Order::Backward, advertise: None, ..expected };
     let config = resolve(&more);
+    assert_eq!((config.cluster.replicas, config.cluster.durability), (1, Durability::Memory));
+    assert_eq!((config.cluster.steps, config.guard.norm_max), (Steps::Parts, None));
+    assert_eq!(config.guard.pushes_per_s, None);
+    assert_eq!(config.checkpoint.every, None, "an allreduce has no shards that could be kept");
     assert_eq!(config.sync.as_ref(), Some(&other));
     assert_eq!(config.policy_text(), "elastic allreduce(torus(3, 4))");
 }

@@ -110,6 +110,38 @@ fn every_mistake_has_its_line() {
             "b.toml: consistency.quorum = 3: at most 2: there are no more workers",
         ),
         (
+            &[("cluster.min_workers", "3")],
+            "b.toml: cluster.min_workers = 3: at most 2: there are no more workers",
+        ),
+        (
+            &[("cluster.replicas", "2"), ("servers", "1")],
+            "b.toml: cluster.replicas = 2: at most 1: there are no more servers, and no server holds two copies of a shard",
+        ),
+        (
+            &[("cluster.durability", "\"replicated\"")],
+            "b.toml: cluster.durability = \"replicated\": replicated needs cluster.replicas = 2: without a backup there is no \
+             second copy to wait for",
+        ),
+        // Case torchtitan#2899.
+        (
+            &[("cluster.replicas", "2"), ("cluster.lease_s", "4.0"), ("cluster.connect_timeout_s", "8.0")],
+            "b.toml: cluster.connect_timeout_s = 8.0: too short: putting a backup in a server's place takes 8 s (it follows from \
+             cluster.lease_s), and this must be longer; give more than that, or \"auto\"",
+        ),
+        (
+            &[("cluster.store", "\"etcd://a\"")],
+            "b.toml: cluster.store = \"etcd://a\": expected \"local\" or etcd://host:port,host:port/prefix, with ports from 1 to \
+             65535 (IPv6 as [::1]:2379)",
+        ),
+        (
+            &[("checkpoint.at", "\"gs://abc\"")],
+            "b.toml: checkpoint.at = \"gs://abc\": expected a folder, file:///folder or s3://bucket/prefix",
+        ),
+        (
+            &[("guard.on_norm", "\"clip\"")],
+            "b.toml: guard.on_norm = \"clip\": needs a guard.norm_max above 0: without a limit no norm is beyond it",
+        ),
+        (
             &[("stragglers.kind", "\"recorded\"")],
             "default: stragglers.file = \"\": stragglers.kind = \"recorded\" needs a file",
         ),

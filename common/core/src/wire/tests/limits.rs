@@ -1,12 +1,16 @@
 //! The sums in [`crate::limits`] against encoded messages, and texts at their limit.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 
 use super::{samples, strategies};
 use crate::collective::Topology;
 use crate::consistency::HoldReason;
 use crate::histogram::Histogram;
-use crate::ids::{Clock, Generation, Incarnation, KeyRange, ShardId, Version, WorkerId};
+use crate::ids::{
+    BatchIndex, Clock, Generation, Incarnation, KeyRange, ServerId, ShardId, Version, WorkerId,
+};
 use crate::limits::*;
 use crate::wire::*;
 
@@ -53,9 +57,15 @@ fn a_full_report_fits_into_every_message_that_carries_one() {
         }),
         ToServer::Ask(Ask {
             clock: Clock(1),
-            done: None,
-            returned: None,
-            compute_us: 0,
+            results: vec![
+                BatchResult {
+                    number: u64::MAX,
+                    batch: BatchIndex(u64::MAX),
+                    clock: Clock(u64::MAX),
+                    fate: Fate::Done { compute_us: u64::MAX },
+                };
+                ASK_RESULTS_MAX
+            ],
             report: Some(report),
         }),
     ];
@@ -76,12 +86,32 @@ fn a_full_status_fits_into_a_message() {
         minimum: Some(clock),
         has_values: true,
     };
+    let server = ServerRow {
+        server: ServerId(u32::MAX),
+        address: Text::new("a".repeat(ADDRESS_BYTES_MAX)),
+        boot: Some(u64::MAX),
+        heard_ms: Some(u64::MAX),
+        is_alive: true,
+        primaries: u32::MAX,
+        backups: u32::MAX,
+        trouble: cut("t".repeat(TEXT_BYTES_MAX), TROUBLE_BYTES_MAX),
+    };
+    let place = PlaceRow {
+        shard,
+        generation: Generation(u64::MAX),
+        primary: ServerId(u32::MAX),
+        lack: Lack::Step { backup: ServerId(u32::MAX) },
+        since_ms: u64::MAX,
+    };
     let status = Status {
         progress: Some(Progress::default()),
         members: vec![samples::member(u32::MAX, &"a".repeat(ADDRESS_BYTES_MAX)); STATUS_ROWS_MAX],
         members_hidden: u32::MAX,
         held: vec![HeldRow { worker, shard, clock, since_ms: u64::MAX, reason }; STATUS_ROWS_MAX],
         shards: vec![row; STATUS_ROWS_MAX],
+        servers: vec![server; SERVER_ROWS_MAX],
+        places: vec![place; PLACE_ROWS_MAX],
+        waits: vec![WaitRow::new(Duration::MAX, "w".repeat(2 * WAIT_BYTES_MAX)); WAIT_ROWS_MAX],
         ..samples::bare_status(Phase::Failed(longest_text()))
     };
     assert_eq!(encode(&status).unwrap().len(), STATUS_BYTES_MAX);

@@ -2,7 +2,9 @@
 
 use crate::consistency::HoldReason;
 use crate::histogram::Histogram;
-use crate::ids::{BatchIndex, Clock, Incarnation, KeyRange, Sequence, ServerId, ShardId, Version, WorkerId};
+use crate::ids::{
+    BatchIndex, Clock, Generation, Incarnation, KeyRange, Sequence, ServerId, ShardId, Version, WorkerId,
+};
 use crate::wire::*;
 
 pub(super) fn histogram(values: &[u64]) -> Histogram {
@@ -20,6 +22,7 @@ pub(super) fn report() -> Report {
             compute_us: 3,
             wait_for_clock_us: 4,
             push_us: 5,
+            busy_us: 25,
             pull_us: 6,
             data_us: 7,
             evaluate_us: 8,
@@ -38,6 +41,7 @@ pub(super) fn report() -> Report {
         dropped_stale: 22,
         dropped_not_finite: 23,
         dropped_abandoned: 24,
+        dropped_guarded: 26,
         pulls_served: 18,
         pulls_held: 19,
         clock_lead: histogram(&[3, 0, 0]),
@@ -53,6 +57,7 @@ pub(super) const fn pushed(outcome: PushOutcome) -> ToPeer {
         clock: Clock(3),
         outcome,
         held_us: 8,
+        busy_us: 9,
     })
 }
 
@@ -70,6 +75,10 @@ pub(super) fn bare_status(phase: Phase) -> Status {
         held: Vec::new(),
         shards: Vec::new(),
         refused: RefusedCounts { handshake: 1, role: 2, malformed: 3, fenced: 4 },
+        servers: Vec::new(),
+        servers_hidden: 0,
+        places: Vec::new(),
+        waits: Vec::new(),
     }
 }
 
@@ -116,6 +125,39 @@ pub(super) fn full_status() -> Status {
             shard(1, KeyRange::new(2, 3), 4, Some(Clock(5)), true),
             shard(6, KeyRange::new(7, 8), 9, None, false),
         ],
+        servers: vec![
+            ServerRow {
+                server: ServerId(1),
+                address: Text::new("a:1"),
+                boot: Some(2),
+                heard_ms: Some(3),
+                is_alive: true,
+                primaries: 4,
+                backups: 5,
+                trouble: Text::new("x"),
+            },
+            ServerRow {
+                server: ServerId(6),
+                address: Text::default(),
+                boot: None,
+                heard_ms: None,
+                is_alive: false,
+                primaries: 0,
+                backups: 0,
+                trouble: Text::default(),
+            },
+        ],
+        servers_hidden: 7,
+        places: [Lack::Primary, Lack::State, Lack::Backup, Lack::Step { backup: ServerId(8) }]
+            .map(|lack| PlaceRow {
+                shard: ShardId(1),
+                generation: Generation(2),
+                primary: ServerId(3),
+                lack,
+                since_ms: 4,
+            })
+            .to_vec(),
+        waits: vec![WaitRow { since_ms: 1, text: Text::new("w") }],
         ..bare_status(Phase::Running)
     }
 }

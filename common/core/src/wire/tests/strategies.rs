@@ -4,11 +4,14 @@ use proptest::num::f64::{INFINITE, NORMAL, ZERO};
 use proptest::option::of;
 use proptest::prelude::*;
 
-use super::groups;
 use super::samples::histogram;
+use super::{cluster, groups};
 use crate::consistency::{DropReason, HoldReason};
 use crate::histogram::Histogram;
-use crate::ids::{BatchIndex, Clock, Incarnation, KeyRange, Sequence, ServerId, ShardId, Version, WorkerId};
+use crate::ids::{
+    BatchIndex, Clock, Generation, Incarnation, KeyRange, Sequence, ServerId, ShardId, Version, WorkerId,
+};
+use crate::limits::ASK_RESULTS_MAX;
 use crate::wire::*;
 
 pub(super) fn clock() -> impl Strategy<Value = Clock> {
@@ -54,7 +57,7 @@ fn histograms() -> impl Strategy<Value = Histogram> {
 }
 
 fn report() -> impl Strategy<Value = Report> {
-    (any::<[u64; 24]>(), float(), histograms(), histograms()).prop_map(
+    (any::<[u64; 26]>(), float(), histograms(), histograms()).prop_map(
         |(numbers, loss_sum, clock_lead, version_staleness)| Report {
             iterations: numbers[0],
             samples: numbers[1],
@@ -63,6 +66,7 @@ fn report() -> impl Strategy<Value = Report> {
                 compute_us: numbers[2],
                 wait_for_clock_us: numbers[3],
                 push_us: numbers[4],
+                busy_us: numbers[24],
                 pull_us: numbers[5],
                 data_us: numbers[6],
                 evaluate_us: numbers[7],
@@ -81,6 +85,7 @@ fn report() -> impl Strategy<Value = Report> {
             dropped_stale: numbers[21],
             dropped_not_finite: numbers[22],
             dropped_abandoned: numbers[23],
+            dropped_guarded: numbers[25],
             pulls_served: numbers[17],
             pulls_held: numbers[18],
             clock_lead,
@@ -96,18 +101,39 @@ fn joining() -> impl Strategy<Value = ToServer> {
             ToServer::Join(Join { layout_hash, config_hash, data_hash, sample_count, former, peers_at })
         },
     );
-    let register = (worker(), incarnation(), any::<[u64; 3]>(), clock());
+    let register = (worker(), incarnation(), any::<[u64; 3]>(), clock(), sequence());
     prop_oneof![
         join,
-        register.prop_map(|(worker, incarnation, [layout_hash, config_hash, batch_count], clock)| {
-            ToServer::Register(Register { worker, incarnation, layout_hash, config_hash, clock, batch_count })
-        }),
+        register.prop_map(
+            |(worker, incarnation, [layout_hash, config_hash, batch_count], clock, answered)| {
+                ToServer::Register(Register {
+                    worker,
+                    incarnation,
+                    layout_hash,
+                    config_hash,
+                    clock,
+                    batch_count,
+                    answered,
+                })
+            }
+        ),
         clock().prop_map(|clock| ToServer::Enter { clock }),
     ]
 }
 
+fn result() -> impl Strategy<Value = BatchResult> {
+    let fate =
+        prop_oneof![any::<u64>().prop_map(|compute_us| Fate::Done { compute_us }), Just(Fate::Returned)];
+    (any::<u64>(), batch(), clock(), fate).prop_map(|(number, batch, clock, fate)| BatchResult {
+        number,
+        batch,
+        clock,
+        fate,
+    })
+}
+
 fn working() -> impl Strategy<Value = ToServer> {
-    let ask = (clock(), of(batch()), of(batch()), any::<u64>(), of(report()));
+    let ask = (clock(), prop::collection::vec(result(), 0..=ASK_RESULTS_MAX), of(report()));
     let kind = prop_oneof![
         (clock(), sequence()).prop_map(|(clock, after)| PullKind::Gated { clock, after }),
         Just(PullKind::Snapshot),
@@ -118,9 +144,7 @@ fn working() -> impl Strategy<Value = ToServer> {
         }),
     ];
     prop_oneof![
-        ask.prop_map(|(clock, done, returned, compute_us, report)| {
-            ToServer::Ask(Ask { clock, done, returned, compute_us, report })
-        }),
+        ask.prop_map(|(clock, results, report)| ToServer::Ask(Ask { clock, results, report })),
         (shard(), any::<u64>(), kind).prop_map(|(shard, request, kind)| ToServer::Pull(Pull {
             shard,
             request,
@@ -144,12 +168,14 @@ pub(super) fn to_server() -> impl Strategy<Value = ToServer> {
         Just(Outcome::Interrupted),
         text().prop_map(Outcome::BadGradient),
         text().prop_map(Outcome::Failed),
+        any::<u64>().prop_map(|batch| Outcome::Unfinished { batch: BatchIndex(batch) }),
     ];
     prop_oneof![
         3 => joining(),
         4 => working(),
         1 => (outcome, of(report())).prop_map(|(outcome, report)| ToServer::Leave(Leave { outcome, report })),
         2 => groups::any_to_server(of(report()).boxed()),
+        2 => cluster::any_to_server(),
         1 => text().prop_map(|reason| ToServer::Stop { reason }),
         1 => prop::sample::select(vec![ToServer::Renew, ToServer::Finish, ToServer::Status]),
     ]
@@ -179,16 +205,19 @@ fn pushed() -> impl Strategy<Value = Pushed> {
             PushOutcome::Fenced,
             PushOutcome::OutOfWindow,
             PushOutcome::WrongKeys,
+            PushOutcome::Guarded(Guarded::Norm),
+            PushOutcome::Guarded(Guarded::Rate),
         ]),
     ];
-    (shard(), sequence(), any::<bool>(), clock(), outcome, any::<u64>()).prop_map(
-        |(shard, sequence, duplicate, clock, outcome, held_us)| Pushed {
+    (shard(), sequence(), any::<bool>(), clock(), outcome, any::<[u64; 2]>()).prop_map(
+        |(shard, sequence, duplicate, clock, outcome, [held_us, busy_us])| Pushed {
             shard,
             sequence,
             duplicate,
             clock,
             outcome,
             held_us,
+            busy_us,
         },
     )
 }
@@ -246,8 +275,21 @@ fn status() -> impl Strategy<Value = Status> {
         prop::collection::vec(held_row(), 0..4),
         prop::collection::vec(row, 0..4),
     );
-    (any::<[u32; 2]>(), phase, of(progress), lists, any::<[u64; 4]>()).prop_map(
-        |([server, members_hidden], phase, progress, (members, held, shards), refused)| Status {
+    let waits = (any::<u64>(), text()).prop_map(|(since_ms, text)| WaitRow { since_ms, text });
+    let lacking = (
+        prop::collection::vec(server_row(), 0..4),
+        prop::collection::vec(place_row(), 0..4),
+        prop::collection::vec(waits, 0..4),
+    );
+    (any::<[u32; 3]>(), phase, of(progress), lists, lacking, any::<[u64; 4]>()).prop_map(
+        |(
+            [server, members_hidden, servers_hidden],
+            phase,
+            progress,
+            (members, held, shards),
+            (servers, places, waits),
+            refused,
+        )| Status {
             server: ServerId(server),
             phase,
             progress,
@@ -261,12 +303,45 @@ fn status() -> impl Strategy<Value = Status> {
                 malformed: refused[2],
                 fenced: refused[3],
             },
+            servers,
+            servers_hidden,
+            places,
+            waits,
+        },
+    )
+}
+
+fn server_row() -> impl Strategy<Value = ServerRow> {
+    (any::<[u32; 3]>(), text(), of(any::<u64>()), of(any::<u64>()), any::<bool>(), text()).prop_map(
+        |([server, primaries, backups], address, boot, heard_ms, is_alive, trouble)| ServerRow {
+            server: ServerId(server),
+            address,
+            boot,
+            heard_ms,
+            is_alive,
+            primaries,
+            backups,
+            trouble,
+        },
+    )
+}
+
+fn place_row() -> impl Strategy<Value = PlaceRow> {
+    let step = any::<u32>().prop_map(|backup| Lack::Step { backup: ServerId(backup) });
+    let lack = prop_oneof![prop::sample::select(vec![Lack::Primary, Lack::State, Lack::Backup]), step];
+    (shard(), any::<[u64; 2]>(), any::<u32>(), lack).prop_map(
+        |(shard, [generation, since_ms], primary, lack)| PlaceRow {
+            shard,
+            generation: Generation(generation),
+            primary: ServerId(primary),
+            lack,
+            since_ms,
         },
     )
 }
 
 /// All codes of a refusal.
-pub(super) const CODES: [RefusalCode; 8] = [
+pub(super) const CODES: [RefusalCode; 9] = [
     RefusalCode::Role,
     RefusalCode::Mismatch,
     RefusalCode::Fenced,
@@ -275,6 +350,7 @@ pub(super) const CODES: [RefusalCode; 8] = [
     RefusalCode::Malformed,
     RefusalCode::RunOver,
     RefusalCode::Stopped,
+    RefusalCode::NotReady,
 ];
 
 /// Any message to a peer.
@@ -300,5 +376,6 @@ pub(super) fn to_peer() -> impl Strategy<Value = ToPeer> {
         Just(ToPeer::Renewed),
         clock().prop_map(|open| ToPeer::Overtaken { open }),
         groups::any_to_peer(),
+        cluster::any_to_peer(),
     ]
 }

@@ -1,0 +1,251 @@
+//! Every timer of a cluster, each derived from one setting: the lease.
+//!
+//! A lease that does not fit the timers around it is found out by users as a run that stops for no reason: a connection that is given up
+//! before its member is, a search that ends before the other side could come back. So nothing here is set by itself but by the user's
+//! own hand, every pair that must nest is written down, and a pair that does not is an error at the start.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::{Cluster, Config};
+
+/// Times that a member (a worker at a server, a server at the coordinator) renews its lease within it.
+pub const RENEWALS: u32 = 3;
+
+/// Times that a quiet QUIC connection says something within a lease.
+pub const KEEP_ALIVES: u32 = 4;
+
+/// Attempts that a worker which looks for a server makes at least within a lease.
+pub const RETRIES: u32 = 4;
+
+/// Attempts that a server which looks for another one makes at least within a lease: others wait for it meanwhile.
+pub const SERVER_RETRIES: u32 = 8;
+
+/// The share of a lease for which a process may stand still without making up for it to its members: 1 / 2.
+pub const STANDSTILL: u32 = 2;
+
+/// Attempts of a worker to call another, in an allreduce, within a lease.
+pub const CALLS: u32 = 3;
+
+/// Looks at the clock within a lease.
+pub const TICKS: u32 = 20;
+
+/// Leases that a worker looks for a server, where that is not set.
+pub const SEARCH: u32 = 6;
+
+/// Leases that putting another server in the place of a lost one may take: one until it is missed, one for the change.
+pub const PROMOTION: u32 = 2;
+
+/// The longest pause between two attempts to connect, whatever the lease.
+const RETRY_MAX: Duration = Duration::from_secs(2);
+
+/// Bounds of an attempt to connect: below the first a busy machine has not answered yet.
+pub const ATTEMPT: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
+
+/// The longest pause between two attempts of a server, whatever the lease.
+const SERVER_RETRY_MAX: Duration = Duration::from_secs(1);
+
+/// Bounds of a tick: a clock that is looked at more often costs, and one that is looked at less makes metrics late.
+const TICK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
+
+/// The timers of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timers {
+    /// A member (a worker at a server, a server at the coordinator) that was not heard for so long is gone.
+    pub lease: Duration,
+    /// A server looks at its clock this often.
+    pub tick: Duration,
+    /// A quiet QUIC connection says something this often.
+    pub keep_alive: Duration,
+    /// A member renews its lease this often.
+    pub renewal: Duration,
+    /// A QUIC connection that hears nothing for so long is lost.
+    pub idle: Duration,
+    /// A peer that owes an answer and says nothing for so long is dialled anew.
+    pub answer: Duration,
+    /// The longest pause between two attempts of a worker to connect.
+    pub retry: Duration,
+    /// One attempt of a worker to connect.
+    pub attempt: Duration,
+    /// The longest pause between two attempts of a server to connect.
+    pub server_retry: Duration,
+    /// A process that stood still for longer forgives its members that long a silence.
+    pub standstill: Duration,
+    /// One attempt of a worker to call another, in an allreduce.
+    pub call: Duration,
+    /// Workers of an allreduce have met within so long, or the group is dissolved.
+    pub meeting: Duration,
+    /// A run with `min_workers` begins without the others when nobody came for so long.
+    pub gathering: Duration,
+    /// A backup is the primary at the latest so long after the last word of the former one.
+    pub promotion: Duration,
+    /// How long a server is looked for.
+    pub connect: Duration,
+    /// Time between two reports of one wait.
+    pub wait_report: Duration,
+}
+
+/// One line of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timer {
+    /// What it is called.
+    pub name: &'static str,
+    /// How long it is.
+    pub value: Duration,
+    /// What it is derived from.
+    pub from: &'static str,
+    /// The timer that it must stay below; for some it may be as long.
+    pub below: Option<Below>,
+}
+
+/// The timer that another one must stay below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Below {
+    /// Its name.
+    pub name: &'static str,
+    /// Its value.
+    pub value: Duration,
+    /// Whether the two may be equal.
+    pub or_equal: bool,
+}
+
+impl Timer {
+    /// Whether it stays below what it must stay below.
+    #[must_use]
+    pub fn nests(&self) -> bool {
+        self.below
+            .is_none_or(|below| self.value < below.value || (below.or_equal && self.value == below.value))
+    }
+}
+
+impl Timers {
+    /// The timers of a cluster's settings.
+    #[must_use]
+    pub fn of(cluster: &Cluster) -> Self {
+        let lease = Duration::from_secs_f64(cluster.lease_s);
+        Self {
+            lease,
+            tick: (lease / TICKS).clamp(TICK.0, TICK.1),
+            keep_alive: lease / KEEP_ALIVES,
+            renewal: lease / RENEWALS,
+            idle: lease,
+            answer: lease,
+            retry: (lease / RETRIES).min(RETRY_MAX),
+            attempt: (lease / 2).clamp(ATTEMPT[0], ATTEMPT[1]),
+            server_retry: (lease / SERVER_RETRIES).min(SERVER_RETRY_MAX),
+            standstill: lease / STANDSTILL,
+            call: lease / CALLS,
+            meeting: lease,
+            gathering: lease,
+            promotion: lease * PROMOTION,
+            connect: Duration::from_secs_f64(cluster.connect_timeout_s),
+            wait_report: Duration::from_secs_f64(cluster.wait_report_s),
+        }
+    }
+
+    /// The table, the shortest first where nothing was set by hand.
+    #[must_use]
+    pub fn rows(&self) -> [Timer; 16] {
+        let timer = |name, value, from, below| Timer { name, value, from, below };
+        let under = |name, value| Some(Below { name, value, or_equal: false });
+        let within = |name, value| Some(Below { name, value, or_equal: true });
+        [
+            timer("tick", self.tick, "lease / 20, 10 ms to 250 ms", under("keep-alive", self.keep_alive)),
+            timer("server retry", self.server_retry, "lease / 8, at most 1 s", under("lease", self.lease)),
+            timer("retry", self.retry, "lease / 4, at most 2 s", under("lease", self.lease)),
+            timer("keep-alive", self.keep_alive, "lease / 4", under("renewal", self.renewal)),
+            timer("renewal", self.renewal, "lease / 3", under("lease", self.lease)),
+            timer("call", self.call, "lease / 3", under("meeting", self.meeting)),
+            timer("attempt", self.attempt, "lease / 2, 0.5 s to 5 s", within("lease", self.lease)),
+            timer("standstill", self.standstill, "lease / 2", under("lease", self.lease)),
+            timer("wait report", self.wait_report, "cluster.wait_report_s, else lease / 2", None),
+            timer("meeting", self.meeting, "lease", within("lease", self.lease)),
+            timer("idle connection", self.idle, "lease", within("lease", self.lease)),
+            timer("answer", self.answer, "lease", within("lease", self.lease)),
+            timer("gathering", self.gathering, "lease", within("lease", self.lease)),
+            timer("lease", self.lease, "cluster.lease_s", under("promotion", self.promotion)),
+            timer("promotion", self.promotion, "2 leases, at most", under("search", self.connect)),
+            timer("search", self.connect, "cluster.connect_timeout_s, else 6 leases", None),
+        ]
+    }
+
+    /// The pairs that do not nest.
+    pub fn misfits(&self) -> impl Iterator<Item = Timer> {
+        self.rows().into_iter().filter(|timer| !timer.nests())
+    }
+
+    /// The table as comment lines of TOML.
+    #[must_use]
+    pub fn comment(&self) -> String {
+        let mut out = String::from("# Timers, each derived from cluster.lease_s:\n");
+        for timer in self.rows() {
+            let value = format!("{:.3} s", timer.value.as_secs_f64());
+            let below = timer.below.map_or_else(String::new, |below| {
+                format!(", {} {}", if below.or_equal { "within" } else { "below" }, below.name)
+            });
+            // Writing to a text cannot fail.
+            let _ = writeln!(out, "#   {:<16} {value:>11}   {}{below}", timer.name, timer.from);
+        }
+        out
+    }
+}
+
+impl Config {
+    /// The timers of the run.
+    #[must_use]
+    pub fn timers(&self) -> Timers {
+        Timers::of(&self.cluster)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{layer, resolve};
+    use super::*;
+
+    fn timers(settings: &[(&str, &str)]) -> Timers {
+        resolve(&[layer("b.toml", settings)]).unwrap().config.timers()
+    }
+
+    // Case torchtitan#2899: a user needed days to find the order in which four timeouts must nest.
+    #[test]
+    fn whatever_the_lease_all_timers_nest() {
+        for lease in ["0.5", "0.7", "1.0", "2.0", "10.0", "60.0", "3600.0", "14400.0"] {
+            let timers = timers(&[("cluster.lease_s", lease)]);
+            assert_eq!(timers.misfits().count(), 0, "{lease}: {:?}", timers.misfits().collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn the_times_of_before_are_those_of_the_default_lease() {
+        let timers = timers(&[]);
+        let seconds = |duration: Duration| duration.as_secs_f64();
+        assert_eq!([seconds(timers.connect), seconds(timers.wait_report)], [60.0, 5.0]);
+        assert_eq!(seconds(timers.keep_alive), 2.5);
+        assert_eq!((timers.tick, timers.promotion), (Duration::from_millis(250), Duration::from_secs(20)));
+    }
+
+    #[test]
+    fn a_timer_set_by_hand_stays_and_the_others_follow_the_lease() {
+        let timers = timers(&[("cluster.lease_s", "4.0"), ("cluster.wait_report_s", "3.0")]);
+        assert_eq!((timers.wait_report, timers.connect), (Duration::from_secs(3), Duration::from_secs(24)));
+    }
+
+    #[test]
+    fn the_table_names_every_timer_with_its_value_and_its_origin() {
+        let text = timers(&[("cluster.lease_s", "4.0")]).comment();
+        for line in [
+            "#   tick                 0.200 s   lease / 20, 10 ms to 250 ms, below keep-alive\n",
+            "#   retry                1.000 s   lease / 4, at most 2 s, below lease\n",
+            "#   keep-alive           1.000 s   lease / 4, below renewal\n",
+            "#   renewal              1.333 s   lease / 3, below lease\n",
+            "#   idle connection      4.000 s   lease, within lease\n",
+            "#   lease                4.000 s   cluster.lease_s, below promotion\n",
+            "#   promotion            8.000 s   2 leases, at most, below search\n",
+            "#   search              24.000 s   cluster.connect_timeout_s, else 6 leases\n",
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+        assert!(text.lines().all(|line| line.starts_with('#')));
+    }
+}
