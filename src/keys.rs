@@ -1,11 +1,16 @@
-//! The throw-away keys of `slackline run`: a folder that goes with the process.
+//! `slackline keys`, and the throw-away keys of `slackline run`: a folder that goes with the process.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use slackline_net::keys::{self, Certificate, Days, Entry, Listing, State, date};
 use tempfile::TempDir;
+
+use crate::cli::KeysCommand;
+use crate::failure::Failure;
+use crate::print;
 
 /// What the folder's name begins with; the process's number follows.
 const PREFIX: &str = "slackline-keys-";
@@ -25,6 +30,86 @@ pub(crate) fn throw_away(place: &Path) -> io::Result<TempDir> {
         }
     }
     Ok(made)
+}
+
+/// Makes, lists, renews or revokes keys.
+pub(crate) fn execute(command: &KeysCommand) -> Result<u8, Failure> {
+    let text = match command {
+        KeysCommand::Init { dir, days, authority_days } => {
+            let days = Days { authority: *authority_days, certificates: *days };
+            keys::init_for(dir, days).map_err(Failure::user)?;
+            let Days { authority, certificates } = days;
+            format!(
+                "made an authority (for {authority} days) and the keys of server, worker, observer and admin (for {certificates} \
+                 days) in {}\n",
+                dir.display()
+            )
+        }
+        KeysCommand::Show { dir } => shown(&keys::list(dir).map_err(Failure::user)?),
+        KeysCommand::Issue { dir, role, name, days } => {
+            let known = || Failure::user(format!("--role {role}: write server, worker, observer or admin"));
+            let role = keys::role(role).ok_or_else(known)?;
+            let made = keys::issue(dir, role, name, *days).map_err(Failure::user)?;
+            let place = dir.join("machines").join(name);
+            format!("{}copy {} to the machine as its cluster.keys\n", made_line(&made), place.display())
+        }
+        KeysCommand::Renew { dir, name, days } => {
+            let made = keys::renew(dir, name.as_deref(), *days).map_err(Failure::user)?;
+            made.iter().map(made_line).collect()
+        }
+        KeysCommand::Revoke { dir, what } => {
+            let revoked = keys::revoke(dir, what).map_err(Failure::user)?;
+            let lines = revoked.iter().map(|certificate| format!("revoked {certificate}\n"));
+            let list = dir.join("revoked.pem");
+            lines.chain([format!("copy {} to every machine's cluster.keys\n", list.display())]).collect()
+        }
+        KeysCommand::Rotate { dir, finish: false, authority_days } => {
+            let made = keys::rotate(dir, *authority_days).map_err(Failure::user)?;
+            format!(
+                "made {made}, until {}; both authorities are trusted now\n\
+                 1. copy ca.pem and revoked.pem to every machine; running processes take them by themselves\n\
+                 2. `slackline keys renew {1}`, and copy the new certificates and keys\n\
+                 3. `slackline keys rotate {1} --finish`, and copy ca.pem and revoked.pem again\n",
+                date(made.until),
+                dir.display()
+            )
+        }
+        KeysCommand::Rotate { dir, finish: true, .. } => {
+            let gone = keys::finish_rotation(dir).map_err(Failure::user)?;
+            let lines = gone.iter().map(|authority| format!("{authority} is not trusted any more\n"));
+            lines.chain(["copy ca.pem and revoked.pem to every machine\n".to_owned()]).collect()
+        }
+    };
+    print(&text)
+}
+
+fn made_line(certificate: &Certificate) -> String {
+    format!("made {certificate}, until {}\n", date(certificate.until))
+}
+
+/// What a folder holds, as a table.
+fn shown(listing: &Listing) -> String {
+    let mut text = "authorities that are trusted; the first one signs:\n".to_owned();
+    for authority in &listing.authorities {
+        text += &format!("  {authority}, until {}\n", date(authority.until));
+    }
+    text += &format!("{:10} {:16} {:18} {:22} state\n", "role", "name", "serial", "until");
+    for Entry { certificate, state } in &listing.certificates {
+        let role = certificate.role.map_or("none", |role| role.name());
+        let state = match state {
+            State::InUse => "in use".to_owned(),
+            State::Replaced => "replaced, still good".to_owned(),
+            State::Expired => "does not hold today".to_owned(),
+            State::Revoked(at) => format!("revoked on {}", date(*at)),
+            State::Foreign => "its authority is not trusted".to_owned(),
+        };
+        let Certificate { name, serial, until, .. } = certificate;
+        text += &format!("{role:10} {name:16} {serial:18} {:22} {state}\n", date(*until));
+    }
+    for (serial, at) in &listing.others_revoked {
+        text += &format!("{:10} {:16} {serial:18} {:22} revoked on {}\n", "-", "-", "-", date(*at));
+    }
+    text
 }
 
 /// The number of the process that made a folder of this name.

@@ -5,10 +5,12 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quinn::{RecvStream, SendStream, VarInt};
+use rustls::pki_types::CertificateDer;
 use slackline_core::role::Role;
 use slackline_core::wire::{self, PeerMessage, ToPeer, ToServer, WireError};
 
 use crate::error::ConnectionError;
+use crate::keys::Certificate;
 
 /// Control messages go before values: a lease must not run out behind a long push.
 const CONTROL_PRIORITY: i32 = 10;
@@ -105,17 +107,32 @@ message!(ToServer, ToPeer, PeerMessage);
 /// of its streams, is dropped.
 #[derive(Clone)]
 pub struct Connection {
-    quic: quinn::Connection,
+    inner: Arc<Inner>,
+}
+
+/// What the clones of a connection share.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) quic: quinn::Connection,
     role: Role,
-    remote: SocketAddr,
-    control: Arc<Mutex<Option<(SendStream, RecvStream)>>>,
+    pub(crate) remote: SocketAddr,
+    pub(crate) certificate: Certificate,
+    pub(crate) der: CertificateDer<'static>,
+    control: Mutex<Option<(SendStream, RecvStream)>>,
+}
+
+/// A peer's certificate with its role, once TLS has checked it.
+pub(crate) struct Shown {
+    pub(crate) role: Role,
+    pub(crate) certificate: Certificate,
+    pub(crate) der: CertificateDer<'static>,
 }
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection")
-            .field("role", &self.role)
-            .field("remote", &self.remote)
+            .field("role", &self.inner.role)
+            .field("remote", &self.inner.remote)
             .finish_non_exhaustive()
     }
 }
@@ -124,23 +141,30 @@ impl Connection {
     /// `control` is the peer's control stream, if it has been accepted already.
     pub(crate) fn new(
         quic: quinn::Connection,
-        role: Role,
+        shown: Shown,
         control: Option<(SendStream, RecvStream)>,
     ) -> Self {
         let remote = canonical(quic.remote_address());
-        Self { quic, role, remote, control: Arc::new(Mutex::new(control)) }
+        let Shown { role, certificate, der } = shown;
+        Self { inner: Arc::new(Inner { quic, role, remote, certificate, der, control: Mutex::new(control) }) }
     }
 
     /// The peer's role, from its certificate.
     #[must_use]
-    pub const fn role(&self) -> Role {
-        self.role
+    pub fn role(&self) -> Role {
+        self.inner.role
+    }
+
+    /// The peer's certificate: whose it is, its serial, how long it holds.
+    #[must_use]
+    pub fn certificate(&self) -> &Certificate {
+        &self.inner.certificate
     }
 
     /// The peer's address when the connection was made.
     #[must_use]
-    pub const fn remote(&self) -> SocketAddr {
-        self.remote
+    pub fn remote(&self) -> SocketAddr {
+        self.inner.remote
     }
 
     /// Opens the control stream: for the listening side, once. The peer sees it with the first message, [`ToPeer::Welcome`] or
@@ -149,7 +173,7 @@ impl Connection {
     /// # Errors
     /// The connection has ended.
     pub async fn open_control(&self) -> Result<(ControlSender, ControlReceiver), ConnectionError> {
-        let streams = self.quic.open_bi().await?;
+        let streams = self.inner.quic.open_bi().await?;
         Ok(control(streams))
     }
 
@@ -158,10 +182,10 @@ impl Connection {
     /// # Errors
     /// The connection has ended.
     pub async fn accept_control(&self) -> Result<(ControlSender, ControlReceiver), ConnectionError> {
-        let accepted = self.control.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let accepted = self.inner.control.lock().unwrap_or_else(PoisonError::into_inner).take();
         let streams = match accepted {
             Some(streams) => streams,
-            None => self.quic.accept_bi().await?,
+            None => self.inner.quic.accept_bi().await?,
         };
         Ok(control(streams))
     }
@@ -169,34 +193,44 @@ impl Connection {
     /// Bytes of datagrams (sent, received) so far, headers of IP and UDP left out.
     #[must_use]
     pub fn wire_bytes(&self) -> (u64, u64) {
-        let stats = self.quic.stats();
+        let stats = self.inner.quic.stats();
         (stats.udp_tx.bytes, stats.udp_rx.bytes)
     }
 
     /// Bytes of the datagrams that the path is used with now.
     #[must_use]
     pub fn datagram_bytes(&self) -> u16 {
-        self.quic.stats().path.current_mtu
+        self.inner.quic.stats().path.current_mtu
+    }
+
+    /// The present estimate of the time to the peer and back.
+    #[must_use]
+    pub fn round_trip(&self) -> std::time::Duration {
+        self.inner.quic.rtt()
     }
 
     /// Ends the connection at once; what was not acknowledged may be lost. A no-op on one that has ended.
     pub fn close(&self, code: CloseCode, reason: &str) {
-        self.quic.close(code.number(), reason.as_bytes());
+        self.inner.quic.close(code.number(), reason.as_bytes());
     }
 
     /// Waits for the connection's end, and says why it ended.
     pub async fn closed(&self) -> ConnectionError {
-        self.quic.closed().await.into()
+        self.inner.quic.closed().await.into()
     }
 
     /// Whether the connection has not ended, as far as is known.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.quic.close_reason().is_none()
+        self.inner.quic.close_reason().is_none()
     }
 
-    pub(crate) const fn quic(&self) -> &quinn::Connection {
-        &self.quic
+    pub(crate) fn quic(&self) -> &quinn::Connection {
+        &self.inner.quic
+    }
+
+    pub(crate) const fn inner(&self) -> &Arc<Inner> {
+        &self.inner
     }
 }
 

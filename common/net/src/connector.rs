@@ -3,20 +3,21 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ClientConfig, Endpoint, EndpointConfig, Runtime, TokioRuntime};
 use slackline_core::role::Role;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::connection::{CloseCode, Connection, canonical};
+use crate::connection::{CloseCode, Connection, Shown, canonical};
 use crate::error::{BindError, ConnectError};
-use crate::keys::{Identity, KeysError, subject};
+use crate::keys::{Certificate, Identity, KeysError, subject};
+use crate::peers::{Watch, objection};
 use crate::settings::{Path, Settings};
 use crate::sparing::Sparing;
+use crate::tls::Refusal;
 use crate::{socket, tls};
 
 /// Addresses of one name that are tried.
@@ -28,9 +29,11 @@ const HEAD_START: Duration = Duration::from_millis(100);
 /// Makes connections to servers, or to workers. One socket for each family and kind of path is opened when it is first needed, then shared.
 pub struct Connector {
     expected: Role,
-    crypto: Arc<QuicClientConfig>,
+    identity: Identity,
     settings: Settings,
     endpoints: Mutex<BTreeMap<Socket, Endpoint>>,
+    /// Follows the files of the identity, from the first connection on: before it there may be no runtime.
+    watch: OnceLock<Watch>,
 }
 
 /// Which socket a path needs.
@@ -60,8 +63,10 @@ impl Connector {
     /// # Errors
     /// The keys do not serve.
     pub fn to(identity: &Identity, expected: Role, settings: &Settings) -> Result<Self, KeysError> {
-        let crypto = tls::connecting(identity)?;
-        Ok(Self { expected, crypto, settings: *settings, endpoints: Mutex::default() })
+        // Made to see that it can be.
+        tls::connecting(&identity.present(), &Refusal::default())?;
+        let (endpoints, watch) = (Mutex::default(), OnceLock::new());
+        Ok(Self { expected, identity: identity.clone(), settings: *settings, endpoints, watch })
     }
 
     /// Connects to the peer at `address`, which is HOST:PORT with a name, an IPv4 or an \[IPv6\] address; all addresses of a
@@ -71,15 +76,16 @@ impl Connector {
     /// # Errors
     /// [`ConnectError`]: of all addresses tried, the one that says most.
     pub async fn connect(&self, address: &str, within: Duration) -> Result<Connection, ConnectError> {
+        self.watch.get_or_init(|| Watch::start(self.identity.clone()));
         let deadline = Instant::now() + within;
         let mut attempts = JoinSet::new();
         let mut failed = None;
         for (index, remote) in resolve(address, deadline).await?.into_iter().enumerate() {
             match self.prepare(remote) {
-                Ok((endpoint, config)) => {
+                Ok((endpoint, config, refusal)) => {
                     let head_start = HEAD_START * u32::try_from(index).unwrap_or(u32::MAX);
-                    let expected = self.expected;
-                    let attempt = Attempt { endpoint, config, remote, expected, deadline };
+                    let (expected, identity) = (self.expected, self.identity.clone());
+                    let attempt = Attempt { endpoint, config, refusal, identity, remote, expected, deadline };
                     attempts.spawn(async move {
                         sleep(head_start).await;
                         attempt.run().await
@@ -103,7 +109,7 @@ impl Connector {
         }))
     }
 
-    fn prepare(&self, remote: SocketAddr) -> Result<(Endpoint, ClientConfig), BindError> {
+    fn prepare(&self, remote: SocketAddr) -> Result<(Endpoint, ClientConfig, Refusal), BindError> {
         let path = Path::to(remote.ip(), source_of(remote));
         let key = Socket { v6: remote.is_ipv6(), near: path.is_near() };
         let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
@@ -115,9 +121,10 @@ impl Connector {
                 endpoint
             }
         };
-        let mut config = ClientConfig::new(self.crypto.clone());
+        let refusal = Refusal::default();
+        let mut config = ClientConfig::new(tls::connecting(&self.identity.present(), &refusal)?);
         config.transport_config(self.settings.transport(path));
-        Ok((endpoint, config))
+        Ok((endpoint, config, refusal))
     }
 
     fn open(&self, key: Socket) -> Result<Endpoint, BindError> {
@@ -170,6 +177,8 @@ fn source_of(remote: SocketAddr) -> Option<IpAddr> {
 struct Attempt {
     endpoint: Endpoint,
     config: ClientConfig,
+    refusal: Refusal,
+    identity: Identity,
     remote: SocketAddr,
     expected: Role,
     deadline: Instant,
@@ -177,11 +186,13 @@ struct Attempt {
 
 impl Attempt {
     async fn run(self) -> Result<Connection, ConnectError> {
-        let Self { endpoint, config, remote, expected, deadline } = self;
+        let Self { endpoint, config, refusal, identity, remote, expected, deadline } = self;
         // What really passed: QUIC gives up by itself after its idle timeout, which can be before the deadline.
         let began = Instant::now();
-        let failed =
-            |error: quinn::ConnectionError| ConnectError::of(remote, expected, began.elapsed(), &error);
+        let failed = |error: quinn::ConnectionError| {
+            let (own, refused) = (identity.certificate(), refusal.text());
+            ConnectError::of(remote, expected, began.elapsed(), &error, refused, &own)
+        };
         // Whatever host is dialled, the certificate must be of the expected role and the same authority.
         let connecting = endpoint
             .connect_with(config, remote, subject(expected))
@@ -199,7 +210,23 @@ impl Attempt {
                 error => failed(error),
             },
         )?;
-        Ok(Connection::new(quic, expected, Some(control)))
+        let der = tls::peer_certificate(&quic);
+        let shown =
+            der.and_then(|der| Some(Shown { role: expected, certificate: Certificate::read(&der)?, der }));
+        let Some(shown) = shown else {
+            // TLS has read it, so this cannot be; a connection that nobody could revoke is none to keep.
+            return Err(ConnectError::Unreachable {
+                remote,
+                reason: "its certificate cannot be read".to_owned(),
+            });
+        };
+        let connection = Connection::new(quic, shown, Some(control));
+        identity.peers().add(connection.inner());
+        if let Some(reason) = objection(connection.inner(), &identity.present().trust) {
+            connection.close(CloseCode::Refused, &reason);
+            return Err(ConnectError::Revoked { remote, reason });
+        }
+        Ok(connection)
     }
 }
 

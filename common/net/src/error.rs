@@ -11,6 +11,8 @@ use slackline_core::role::Role;
 use slackline_core::wire::{Text, WireError};
 
 use crate::connection::CloseCode;
+use crate::keys::{Certificate, date};
+use crate::tls::Refusal;
 
 /// Why an address cannot be listened on or sent from.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +55,10 @@ pub enum HandshakeFailure {
     NoCertificate,
     /// Its certificate is of another authority.
     OtherAuthority,
+    /// Its certificate has expired, or does not hold yet.
+    Expired,
+    /// Its certificate was revoked.
+    Revoked,
     /// Its certificate has no role's name.
     NoRole,
     /// Its role may not connect here.
@@ -72,6 +78,8 @@ impl fmt::Display for HandshakeFailure {
         f.write_str(match self {
             Self::NoCertificate => "it shows no certificate",
             Self::OtherAuthority => "its certificate is of another authority",
+            Self::Expired => "its certificate has expired or does not hold yet",
+            Self::Revoked => "its certificate was revoked",
             Self::NoRole => "its certificate has no role's name",
             Self::OtherRole => "its role may not connect here",
             Self::OtherProtocol => "it does not speak this protocol",
@@ -95,8 +103,10 @@ pub struct HandshakeError {
 }
 
 impl HandshakeError {
-    pub(crate) fn of(remote: SocketAddr, error: &quinn::ConnectionError) -> Self {
+    pub(crate) fn of(remote: SocketAddr, error: &quinn::ConnectionError, refusal: &Refusal) -> Self {
         let failure = match (alert(error), error) {
+            (Some((Side::Here, AlertDescription::CertificateExpired)), _) => HandshakeFailure::Expired,
+            (Some((Side::Here, AlertDescription::CertificateRevoked)), _) => HandshakeFailure::Revoked,
             (Some((Side::Here, AlertDescription::CertificateRequired)), _) => HandshakeFailure::NoCertificate,
             (Some((_, AlertDescription::NoApplicationProtocol)), _) => HandshakeFailure::OtherProtocol,
             (Some((Side::Here, alert)), _) if is_about_a_certificate(alert) => {
@@ -109,7 +119,8 @@ impl HandshakeError {
             (None, quinn::ConnectionError::VersionMismatch) => HandshakeFailure::OtherProtocol,
             _ => HandshakeFailure::Other,
         };
-        Self { remote, failure, reason: shown(&error.to_string()) }
+        let reason = refusal.text().map_or_else(|| shown(&error.to_string()), str::to_owned);
+        Self { remote, failure, reason }
     }
 }
 
@@ -163,6 +174,36 @@ pub enum ConnectError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Their certificate has expired, or does not hold yet.
+    #[error("{remote}: {reason}")]
+    Expired {
+        /// The address tried.
+        remote: SocketAddr,
+        /// Whose it is, and since when or until when.
+        reason: String,
+    },
+    /// Their certificate was revoked.
+    #[error("{remote}: {reason}")]
+    Revoked {
+        /// The address tried.
+        remote: SocketAddr,
+        /// Whose it is.
+        reason: String,
+    },
+    /// This process's certificate holds no more, or not yet, or was revoked, by what they say.
+    #[error(
+        "{remote} does not accept the certificate of {own} {fault}; `slackline keys renew DIR {name}` where the authority is makes a new one"
+    )]
+    OwnRefused {
+        /// The address tried.
+        remote: SocketAddr,
+        /// Whose it is.
+        own: String,
+        /// What `keys renew` calls its owner.
+        name: String,
+        /// What they hold against it.
+        fault: String,
+    },
     /// Their certificate is of another role.
     #[error(
         "{remote} shows a certificate that is not a {expected}'s ({reason}): start it with the role {expected}'s keys"
@@ -213,6 +254,9 @@ impl ConnectError {
             Self::Broke { error, .. } => error.is_lost(),
             Self::RefusedByPeer { .. }
             | Self::OtherAuthority { .. }
+            | Self::Expired { .. }
+            | Self::Revoked { .. }
+            | Self::OwnRefused { .. }
             | Self::OtherRole { .. }
             | Self::OtherProtocol { .. } => false,
         }
@@ -223,9 +267,21 @@ impl ConnectError {
         expected: Role,
         waited: Duration,
         error: &quinn::ConnectionError,
+        refused: Option<&str>,
+        own: &Certificate,
     ) -> Self {
-        let reason = shown(&error.to_string());
+        let reason = refused.map_or_else(|| shown(&error.to_string()), str::to_owned);
+        let own_fault =
+            |fault: String| Self::OwnRefused { remote, own: own.to_string(), name: own.name.clone(), fault };
         match (alert(error), error) {
+            (Some((Side::Here, AlertDescription::CertificateExpired)), _) => Self::Expired { remote, reason },
+            (Some((Side::Here, AlertDescription::CertificateRevoked)), _) => Self::Revoked { remote, reason },
+            (Some((Side::There, AlertDescription::CertificateExpired)), _) => {
+                own_fault(format!("by its clock: it holds from {} to {}", date(own.from), date(own.until)))
+            }
+            (Some((Side::There, AlertDescription::CertificateRevoked)), _) => {
+                own_fault("any more: it was revoked".to_owned())
+            }
             (Some((_, AlertDescription::NoApplicationProtocol)), _) => Self::OtherProtocol { remote },
             (
                 Some((

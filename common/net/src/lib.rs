@@ -14,6 +14,8 @@ mod error;
 mod gather;
 pub mod keys;
 mod listener;
+pub mod log;
+mod peers;
 mod reset;
 mod runtime;
 mod settings;

@@ -5,14 +5,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn::{Endpoint, EndpointConfig, Incoming, Runtime, ServerConfig, TokioRuntime};
-use slackline_core::role::Role;
+use quinn::{Endpoint, EndpointConfig, Incoming, Runtime, ServerConfig, TokioRuntime, TransportConfig};
 
-use crate::connection::{CloseCode, Connection, canonical};
+use crate::connection::{CloseCode, Connection, Shown, canonical};
 use crate::error::{BindError, HandshakeError, HandshakeFailure};
-use crate::keys::{Identity, accepted};
+use crate::keys::{Certificate, Identity, accepted};
+use crate::peers::{Watch, objection};
 use crate::settings::{Path, Settings};
 use crate::sparing::Sparing;
+use crate::tls::Refusal;
 use crate::{reset, socket, tls};
 
 /// How long a peer may take for the handshake. A worker on the slowest link needs a second.
@@ -25,11 +26,11 @@ const HANDSHAKES_WAITING_MAX: usize = 1024;
 const HANDSHAKE_BYTES_MAX: u64 = 64 << 10;
 const HANDSHAKE_BYTES_TOTAL_MAX: u64 = 16 << 20;
 
-/// The configurations of the paths; they differ in the size of a datagram.
+/// The settings of the paths; they differ in the size of a datagram.
 struct ByPath {
-    near_v4: Arc<ServerConfig>,
-    near_v6: Arc<ServerConfig>,
-    far: Arc<ServerConfig>,
+    near_v4: Arc<TransportConfig>,
+    near_v6: Arc<TransportConfig>,
+    far: Arc<TransportConfig>,
 }
 
 /// A UDP socket that takes connections of peers with a certificate of the same authority: a server's those of all roles, a worker's
@@ -37,8 +38,10 @@ struct ByPath {
 pub struct Listener {
     endpoint: Endpoint,
     local: SocketAddr,
-    configs: ByPath,
-    accepted: &'static [Role],
+    transports: ByPath,
+    identity: Identity,
+    /// Follows the files of the identity for as long as this listens.
+    _watch: Watch,
 }
 
 impl fmt::Debug for Listener {
@@ -54,16 +57,15 @@ impl Listener {
     /// # Errors
     /// The address cannot be had, or the keys do not serve: nobody connects to observers and admins.
     pub fn bind(address: SocketAddr, identity: &Identity, settings: &Settings) -> Result<Self, BindError> {
-        let crypto = tls::listening(identity)?;
-        let config = |path| {
-            let mut config = ServerConfig::with_crypto(crypto.clone());
-            config
-                .transport_config(settings.transport(path))
-                .max_incoming(HANDSHAKES_WAITING_MAX)
-                .incoming_buffer_size(HANDSHAKE_BYTES_MAX)
-                .incoming_buffer_size_total(HANDSHAKE_BYTES_TOTAL_MAX);
-            config
-        };
+        identity.can_listen()?;
+        // Its certificate is never shown: each handshake has a configuration of its own, with what is in force by then.
+        let crypto = tls::listening(&identity.present(), &Refusal::default())?;
+        let mut config = ServerConfig::with_crypto(crypto);
+        config
+            .transport_config(settings.transport(Path::Far))
+            .max_incoming(HANDSHAKES_WAITING_MAX)
+            .incoming_buffer_size(HANDSHAKE_BYTES_MAX)
+            .incoming_buffer_size_total(HANDSHAKE_BYTES_TOTAL_MAX);
         let other = |source| BindError::Other { address, source };
 
         let socket = socket::bind(address, settings)?;
@@ -71,17 +73,18 @@ impl Listener {
         let socket = TokioRuntime.wrap_udp_socket(socket).map_err(other)?;
         let endpoint = Endpoint::new_with_abstract_socket(
             endpoint_config(identity, local, settings),
-            Some(config(Path::Far)),
+            Some(config),
             Sparing::of(socket, settings.receive_bytes(true)),
             Arc::new(TokioRuntime),
         )
         .map_err(other)?;
-        let configs = ByPath {
-            near_v4: Arc::new(config(Path::NearV4)),
-            near_v6: Arc::new(config(Path::NearV6)),
-            far: Arc::new(config(Path::Far)),
+        let transports = ByPath {
+            near_v4: settings.transport(Path::NearV4),
+            near_v6: settings.transport(Path::NearV6),
+            far: settings.transport(Path::Far),
         };
-        Ok(Self { endpoint, local, configs, accepted: accepted(identity.role()) })
+        let _watch = Watch::start(identity.clone());
+        Ok(Self { endpoint, local, transports, identity: identity.clone(), _watch })
     }
 
     /// The address, with the port that was given.
@@ -95,12 +98,12 @@ impl Listener {
     pub async fn accept(&self) -> Option<Handshake> {
         let incoming = self.endpoint.accept().await?;
         let path = Path::to(incoming.remote_address().ip(), incoming.local_ip());
-        let config = match path {
-            Path::NearV4 => &self.configs.near_v4,
-            Path::NearV6 => &self.configs.near_v6,
-            Path::Far => &self.configs.far,
+        let transport = match path {
+            Path::NearV4 => &self.transports.near_v4,
+            Path::NearV6 => &self.transports.near_v6,
+            Path::Far => &self.transports.far,
         };
-        Some(Handshake { incoming, config: config.clone(), accepted: self.accepted })
+        Some(Handshake { incoming, transport: transport.clone(), identity: self.identity.clone() })
     }
 
     /// Closes all connections and takes no more; waits until the peers were told, or cannot be.
@@ -120,8 +123,8 @@ fn endpoint_config(identity: &Identity, local: SocketAddr, settings: &Settings) 
 /// A peer that wants in.
 pub struct Handshake {
     incoming: Incoming,
-    config: Arc<ServerConfig>,
-    accepted: &'static [Role],
+    transport: Arc<TransportConfig>,
+    identity: Identity,
 }
 
 impl fmt::Debug for Handshake {
@@ -143,23 +146,22 @@ impl Handshake {
     /// [`HandshakeError`]: who tried, and what kind of failure it was.
     pub async fn complete(self) -> Result<Connection, HandshakeError> {
         let remote = self.remote();
-        let failed = |error: &quinn::ConnectionError| HandshakeError::of(remote, error);
-        let connecting = self.incoming.accept_with(self.config).map_err(|error| failed(&error))?;
+        let refusal = Refusal::default();
+        let failed = |error: &quinn::ConnectionError| HandshakeError::of(remote, error, &refusal);
+        let broken = |error: &dyn fmt::Display| HandshakeError {
+            remote,
+            failure: HandshakeFailure::Other,
+            reason: error.to_string(),
+        };
+        let crypto = tls::listening(&self.identity.present(), &refusal).map_err(|error| broken(&error))?;
+        let mut config = ServerConfig::with_crypto(crypto);
+        config.transport_config(self.transport);
+        let connecting = self.incoming.accept_with(Arc::new(config)).map_err(|error| failed(&error))?;
         let quic = tokio::time::timeout(HANDSHAKE_TIMEOUT, connecting)
             .await
             .map_err(|_| failed(&quinn::ConnectionError::TimedOut))?
             .map_err(|error| failed(&error))?;
-        let refused = |failure, reason: &str| {
-            quic.close(CloseCode::Refused.number(), reason.as_bytes());
-            HandshakeError { remote, failure, reason: reason.to_owned() }
-        };
-        match tls::peer_role(&quic) {
-            Some(role) if self.accepted.contains(&role) => Ok(Connection::new(quic, role, None)),
-            Some(role) => {
-                Err(refused(HandshakeFailure::OtherRole, &format!("a {role} has no business here")))
-            }
-            None => Err(refused(HandshakeFailure::NoRole, "the certificate has no role's name")),
-        }
+        take_in(quic, remote, &self.identity)
     }
 
     /// Whether the peer has shown that it receives what is sent to its address.
@@ -180,4 +182,36 @@ impl Handshake {
     pub fn refuse(self) {
         self.incoming.refuse();
     }
+}
+
+/// A connection whose peer TLS has let in: it needs a role that may come here, and no word against it since.
+fn take_in(
+    quic: quinn::Connection,
+    remote: SocketAddr,
+    identity: &Identity,
+) -> Result<Connection, HandshakeError> {
+    let refused = |quic: &quinn::Connection, failure, reason: String| {
+        quic.close(CloseCode::Refused.number(), reason.as_bytes());
+        Err(HandshakeError { remote, failure, reason })
+    };
+    let der = tls::peer_certificate(&quic);
+    let shown = der.and_then(|der| {
+        let certificate = Certificate::read(&der)?;
+        Some(Shown { role: certificate.role?, certificate, der })
+    });
+    let Some(shown) = shown else {
+        let reason = "the certificate has no role's name".to_owned();
+        return refused(&quic, HandshakeFailure::NoRole, reason);
+    };
+    if !accepted(identity.role()).contains(&shown.role) {
+        let reason = format!("a {} has no business here", shown.role);
+        return refused(&quic, HandshakeFailure::OtherRole, reason);
+    }
+    let connection = Connection::new(quic, shown, None);
+    identity.peers().add(connection.inner());
+    // The keys can have changed while the handshake was under way, before the connection was among those that are closed then.
+    if let Some(reason) = objection(connection.inner(), &identity.present().trust) {
+        return refused(connection.quic(), HandshakeFailure::Revoked, reason);
+    }
+    Ok(connection)
 }

@@ -3,7 +3,7 @@
 //! QUIC answers a packet of an unknown connection with a token that only the process that opened the connection could know
 //! (RFC 9000, section 10.3, stateless reset). Here the token's key comes from the server's private key and the address it listens
 //! on, so that the next process on that address has the same one, and a worker learns of the restart with its next packet
-//! rather than at the end of the lease. Each address has a key of its own: no server can end connections of another.
+//! rather than at the end of the lease (unless the key was renewed in between). Each address has a key of its own: no server can end connections of another.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -41,7 +41,8 @@ impl HmacKey for ResetKey {
 /// costs only the quick notice.
 pub(crate) fn endpoint_config(identity: &Identity, address: SocketAddr) -> Option<quinn::EndpointConfig> {
     let hkdf = TLS13_AES_128_GCM_SHA256.tls13()?.hkdf_provider;
-    let secret = hkdf.extract_from_secret(Some(b"slackline stateless reset"), identity.key().secret_der());
+    let secret =
+        hkdf.extract_from_secret(Some(b"slackline stateless reset"), identity.present().own.key.secret_der());
     let address = address.to_string();
     let key = secret.expand_block(&[b"token ", address.as_bytes()]);
     let mut id_key = [0; 8];

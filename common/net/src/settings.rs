@@ -11,6 +11,7 @@ use std::time::Duration;
 use quinn::congestion::CubicConfig;
 use quinn::{IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 use slackline_core::config::Transport;
+use slackline_core::config::timers::KEEP_ALIVES;
 
 /// Payload of the largest datagram that IPv4 can carry: 65,535 less its header and UDP's.
 const NEAR_V4_BYTES: u16 = 65_507;
@@ -97,7 +98,7 @@ impl Settings {
             send_window_bytes: transport.send_window_bytes,
             socket_buffer_bytes: transport.socket_buffer_bytes,
             idle_timeout: lease,
-            keep_alive: lease / 4,
+            keep_alive: lease / KEEP_ALIVES,
         }
     }
 

@@ -1,7 +1,9 @@
 //! What a directory of keys can be wrong with.
 
 use std::fs;
+use std::path::Path;
 
+use super::authority::Authority;
 use super::*;
 
 fn directory() -> tempfile::TempDir {
@@ -111,9 +113,9 @@ fn only_servers_and_workers_can_be_connected_to() {
 #[test]
 fn a_worker_of_an_older_version_can_work_but_not_be_connected_to() {
     let directory = tempfile::tempdir().unwrap();
-    let authority = authority().unwrap();
-    let (certificate, key) = leaf(Role::Worker, false, &authority).unwrap();
-    for (name, text) in [("ca.pem", authority.pem()), ("worker.pem", certificate), ("worker.key", key)] {
+    let (authority, pem, _) = Authority::new(1).unwrap();
+    let pair = authority.certify_for(Role::Worker, "worker", 1, false).unwrap();
+    for (name, text) in [("ca.pem", pem), ("worker.pem", pair.certificate), ("worker.key", pair.key)] {
         fs::write(directory.path().join(name), text).unwrap();
     }
     let worker = Identity::load(directory.path(), Role::Worker).unwrap();
@@ -126,4 +128,158 @@ fn a_key_is_not_shown() {
     let directory = directory();
     let shown = format!("{:?}", Identity::load(directory.path(), Role::Admin).unwrap());
     assert_eq!(shown, "Identity { role: Admin, .. }");
+}
+
+/// Names and states of what a directory lists.
+fn states(directory: &Path) -> Vec<(String, State)> {
+    let listing = list(directory).unwrap();
+    listing.certificates.into_iter().map(|entry| (entry.certificate.name, entry.state)).collect()
+}
+
+#[test]
+fn certificates_hold_for_the_days_that_were_asked_for_and_no_longer_than_their_authority() {
+    const DAY: i64 = 24 * 3600;
+    let directory = tempfile::tempdir().unwrap();
+    init_for(directory.path(), Days { authority: 30, certificates: 90 }).unwrap();
+    let listing = list(directory.path()).unwrap();
+    let authority = &listing.authorities[0];
+    assert!((29 * DAY..=30 * DAY).contains(&(authority.until - now())));
+    assert!(listing.certificates.iter().all(|entry| entry.certificate.until == authority.until));
+
+    let issued = issue(directory.path(), Role::Worker, "gpu7", 7).unwrap();
+    assert!((6 * DAY..=7 * DAY).contains(&(issued.until - now())));
+    assert!(issued.from < now(), "another machine's clock may be a little behind");
+}
+
+#[test]
+fn a_machine_gets_a_directory_that_can_be_copied_as_it_is() {
+    let directory = directory();
+    let issued = issue(directory.path(), Role::Worker, "gpu7", 7).unwrap();
+    let machine = directory.path().join("machines/gpu7");
+    let identity = Identity::load(&machine, Role::Worker).unwrap();
+    assert_eq!(identity.certificate(), issued);
+    assert_eq!(issued.to_string(), format!("worker gpu7 (serial {})", issued.serial));
+    assert!(!machine.join("ca.key").exists());
+
+    issue(directory.path(), Role::Server, "gpu7", 7).unwrap();
+    let again = issue(directory.path(), Role::Worker, "gpu7", 7).unwrap_err();
+    assert!(
+        matches!(&again, KeysError::NameTaken { .. }) && again.to_string().contains("keys renew"),
+        "{again}"
+    );
+    let bad = issue(directory.path(), Role::Worker, "../gpu", 7).unwrap_err();
+    assert!(matches!(bad, KeysError::BadName { .. }), "{bad}");
+    let elsewhere = issue(&machine, Role::Worker, "gpu8", 7).unwrap_err();
+    assert!(matches!(elsewhere, KeysError::NoAuthorityKey { .. }), "{elsewhere}");
+}
+
+#[test]
+fn a_renewed_certificate_leaves_the_old_one_good() {
+    let directory = directory();
+    let before = Identity::load(directory.path(), Role::Worker).unwrap();
+    let renewed = renew(directory.path(), Some("worker"), 90).unwrap();
+    assert_eq!(renewed.len(), 1);
+    assert_eq!(Identity::load(directory.path(), Role::Worker).unwrap().certificate(), renewed[0]);
+    let of_workers: Vec<_> =
+        states(directory.path()).into_iter().filter(|(name, _)| name == "worker").collect();
+    assert_eq!(of_workers, [("worker".to_owned(), State::InUse), ("worker".to_owned(), State::Replaced)]);
+    assert!(before.present().trust.has_signed(&before.present().own.certificate));
+
+    issue(directory.path(), Role::Worker, "gpu7", 7).unwrap();
+    assert_eq!(renew(directory.path(), None, 90).unwrap().len(), Role::ALL.len() + 1);
+    let unknown = renew(directory.path(), Some("gpu8"), 90).unwrap_err();
+    assert!(
+        matches!(&unknown, KeysError::Unknown { .. }) && unknown.to_string().contains("keys show"),
+        "{unknown}"
+    );
+}
+
+#[test]
+fn a_certificate_is_revoked_by_serial_name_or_file() {
+    let directory = directory();
+    for name in ["gpu1", "gpu2", "gpu3"] {
+        issue(directory.path(), Role::Worker, name, 7).unwrap();
+    }
+    let machine = |name: &str| directory.path().join("machines").join(name);
+    let serial = Identity::load(&machine("gpu1"), Role::Worker).unwrap().certificate().serial;
+    let file = machine("gpu3").join("worker.pem").display().to_string();
+    let spelled =
+        serial.to_uppercase().as_bytes().chunks(2).map(String::from_utf8_lossy).collect::<Vec<_>>().join(":");
+    for (what, name) in [(spelled.as_str(), "gpu1"), ("gpu2", "gpu2"), (file.as_str(), "gpu3")] {
+        let revoked = revoke(directory.path(), what).unwrap();
+        assert_eq!(revoked.len(), 1);
+        assert_eq!(revoked[0].name, name);
+        let said = failure(&machine(name), Role::Worker);
+        assert!(said.contains(name) && said.contains("was revoked"), "{said}");
+    }
+    let revoked =
+        states(directory.path()).iter().filter(|(_, state)| matches!(state, State::Revoked(_))).count();
+    assert_eq!(revoked, 3);
+    Identity::load(directory.path(), Role::Worker).unwrap();
+    for what in ["nobody", "", "00", "ca.pem", &directory.path().join("ca.pem").display().to_string()] {
+        let unknown = revoke(directory.path(), what).unwrap_err();
+        assert!(matches!(unknown, KeysError::Unknown { .. }), "{what:?}: {unknown}");
+    }
+}
+
+#[test]
+fn an_authority_is_replaced_in_steps_and_nobody_is_locked_out() {
+    let directory = directory();
+    issue(directory.path(), Role::Worker, "gpu7", 7).unwrap();
+    let old = Identity::load(directory.path(), Role::Server).unwrap();
+    rotate(directory.path(), 3650).unwrap();
+    assert_eq!(list(directory.path()).unwrap().authorities.len(), 2);
+    for role in Role::ALL {
+        Identity::load(directory.path(), role).unwrap();
+    }
+    // Old certificates can still be revoked, each in the list of its own authority.
+    revoke(directory.path(), "admin").unwrap();
+    let too_early = finish_rotation(directory.path()).unwrap_err();
+    assert!(matches!(too_early, KeysError::OldAuthority { .. }), "{too_early}");
+    renew(directory.path(), None, 90).unwrap();
+    assert_eq!(finish_rotation(directory.path()).unwrap().len(), 1);
+    for role in Role::ALL {
+        Identity::load(directory.path(), role).unwrap();
+    }
+    let machine = Identity::load(&directory.path().join("machines/gpu7"), Role::Worker).unwrap();
+    assert!(!machine.present().trust.has_signed(&old.present().own.certificate));
+    assert!(states(directory.path()).iter().any(|(_, state)| *state == State::Foreign));
+    assert_eq!(list(directory.path()).unwrap().authorities.len(), 1);
+    revoke(directory.path(), "gpu7").unwrap();
+}
+
+#[test]
+fn a_directory_without_a_list_revokes_nothing_and_a_damaged_list_is_refused() {
+    let directory = directory();
+    let file = directory.path().join("revoked.pem");
+    let whole = fs::read_to_string(&file).unwrap();
+    let other = tempfile::tempdir().unwrap();
+    init(other.path()).unwrap();
+    fs::copy(other.path().join("revoked.pem"), &file).unwrap();
+    // A list of an authority that is not trusted here says nothing here.
+    Identity::load(directory.path(), Role::Worker).unwrap();
+    let half = &whole[..whole.len() / 2];
+    // A digit of the signature.
+    let at = whole.rfind("-----END").unwrap() - 20;
+    let digit = if &whole[at..=at] == "A" { "B" } else { "A" };
+    let flipped = format!("{}{digit}{}", &whole[..at], &whole[at + 1..]);
+    for damaged in ["", "hello", half, &flipped] {
+        fs::write(&file, damaged).unwrap();
+        let said = failure(directory.path(), Role::Worker);
+        assert!(said.contains("revoked.pem"), "{damaged}: {said}");
+    }
+    fs::remove_file(&file).unwrap();
+    Identity::load(directory.path(), Role::Worker).unwrap();
+}
+
+#[test]
+fn bytes_that_are_no_keys_are_refused_without_a_panic() {
+    let directory = directory();
+    for name in ["ca.pem", "revoked.pem", "worker.pem", "worker.key"] {
+        let whole = fs::read(directory.path().join(name)).unwrap();
+        for end in (0..whole.len()).step_by(97) {
+            read_for_fuzzing(&whole[..end]);
+        }
+        read_for_fuzzing(&whole);
+    }
 }
