@@ -2,20 +2,28 @@
 //!
 //! Every batch of the run is given to one worker at a time and is done when that worker says so. The batches of a worker that is gone,
 //! and those whose gradient was not used, are given out again, so every sample is used at least once, and exactly once while nobody
-//! crashes. Under bsp the batches of one clock are handed out before those of the next, so that P workers go through the
+//! crashes, whoever comes and goes. Under bsp the batches of one clock are handed out before those of the next, so that P workers go through the
 //! data in the order of one worker with a batch P times as large.
 //!
 //! A batch is a run of units (see [`Cut`]). Where batches follow the workers' speeds, a worker
 //! that computes twice as many samples a second as the mean gets batches of twice as many units (DyLU's idea, Liu et al. 2024).
 
+mod position;
+mod repeats;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use bincode::{Decode, Encode};
 use slackline_core::ids::{BatchIndex, Clock, WorkerId};
 use slackline_core::schedule::Cut;
-use slackline_core::wire::Work;
+use slackline_core::wire::{BatchResult, Fate, Work};
+
+use position::CutLine;
+pub use position::{PastEvaluation, Position, PositionError};
+pub use repeats::{RANGES_MAX, Repeat, Repeats, Why};
 
 /// What the desk of one worker holds.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Encode, Decode)]
 struct Desk {
     /// Batches it has and has not reported, with their units.
     batches: BTreeMap<BatchIndex, u32>,
@@ -31,8 +39,8 @@ struct Desk {
     idle: bool,
     /// It was told so since it last asked: the word can be lost, and whoever asks again must hear it again.
     told: bool,
-    /// Its last ask.
-    heard: Option<(Clock, Outcome)>,
+    /// The number of the last of its results that was heard.
+    heard: u64,
     /// It has a new session: what was given over the old one may be lost.
     reconnected: bool,
     /// It joined a run that had begun and was given nothing yet: nobody waits for it.
@@ -40,7 +48,7 @@ struct Desk {
 }
 
 /// Where the run is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 enum Stage {
     Batches,
     FinalEvaluation { by: Option<WorkerId> },
@@ -48,7 +56,7 @@ enum Stage {
 }
 
 /// What the batches of a run look like.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Plan {
     /// How they are cut.
     pub cut: Cut,
@@ -77,22 +85,11 @@ impl Plan {
     }
 }
 
-/// What a worker says of the work it was given.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
-    /// A batch that is done.
-    pub done: Option<BatchIndex>,
-    /// A batch that must be done again.
-    pub returned: Option<BatchIndex>,
-    /// Microseconds that the gradient of the batch that is done took.
-    pub compute_us: u64,
-}
-
 /// Share of a speed that a new measurement makes: one slow moment does not halve a batch.
 const SPEED_NEW: f64 = 0.2;
 
 /// The batches of a run and who has them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Encode, Decode)]
 pub struct Assigner {
     plan: Plan,
     /// The first unit that was never given out.
@@ -111,6 +108,8 @@ pub struct Assigner {
     begun: bool,
     /// Batches that were given out more than once.
     repeated: u64,
+    /// Their samples, with why.
+    repeats: Repeats,
     samples_done: u64,
     /// Nobody needs work for an earlier clock than this one; without meaning once the run is disturbed.
     turn: Clock,
@@ -118,6 +117,10 @@ pub struct Assigner {
     evaluations: BTreeSet<u64>,
     /// Somebody came or went after the run had begun.
     disturbed: bool,
+    /// Too few workers are there: no batches are given out.
+    paused: bool,
+    /// The line between what is in the checkpoint that is being made and what is not.
+    line: Option<CutLine>,
 }
 
 /// Batches that one worker may have: the one that it computes and the one after.
@@ -151,16 +154,24 @@ impl Assigner {
             stage: Stage::Batches,
             begun: false,
             repeated: 0,
+            repeats: Repeats::default(),
             samples_done: 0,
             turn: Clock(0),
             evaluations: BTreeSet::new(),
             disturbed: false,
+            paused: false,
+            line: None,
         }
     }
 
     /// All workers that the run begins with have a desk: hand out.
     pub fn begin(&mut self) {
         self.begun = true;
+    }
+
+    /// Whether too few workers are there: no batches are given out meanwhile; what was given out is done.
+    pub fn pause(&mut self, paused: bool) {
+        self.paused = paused;
     }
 
     /// A worker became a member.
@@ -177,10 +188,23 @@ impl Assigner {
             self.repeated += desk.batches.len() as u64;
             self.returned.extend(desk.batches);
         }
+        if let Some(line) = &mut self.line {
+            line.forget(worker);
+        }
         self.queue.retain(|queued| *queued != worker);
         self.resting.retain(|queued| *queued != worker);
         if self.stage == (Stage::FinalEvaluation { by: Some(worker) }) {
             self.stage = Stage::FinalEvaluation { by: None };
+        }
+    }
+
+    /// A worker goes and says of which batch alone it does not know whether shards have something: the others were not used, so that
+    /// handing them out is no repetition.
+    pub fn give_back(&mut self, worker: WorkerId, unheard: Option<BatchIndex>) {
+        if let Some(desk) = self.desks.get_mut(&worker) {
+            let kept = unheard.and_then(|batch| desk.batches.remove_entry(&batch));
+            self.returned.append(&mut desk.batches);
+            desk.batches.extend(kept);
         }
     }
 
@@ -191,31 +215,14 @@ impl Assigner {
         }
     }
 
-    /// A worker reports and asks. Asking again for the same clock is harmless. Returns work that was given before and may have been
-    /// lost: with the first ask over a new session all that is not reported (a worker leaves alone what it has), and for a repeated ask
-    /// its answer.
-    pub fn ask(&mut self, worker: WorkerId, clock: Clock, outcome: Outcome) -> Vec<Work> {
+    /// A worker reports and asks. Asking again for the same clock is harmless, and a result that comes again counts once. Returns work
+    /// that was given before and may have been lost: with the first ask over a new session all that is not reported (a worker leaves alone
+    /// what it has), and for a repeated ask its answer.
+    pub fn ask(&mut self, worker: WorkerId, clock: Clock, results: &[BatchResult]) -> Vec<Work> {
+        for result in results {
+            self.take_result(worker, result);
+        }
         let Some(desk) = self.desks.get_mut(&worker) else { return Vec::new() };
-        // What a repeated ask says is known; a batch that it returns can lie on this very desk again.
-        let is_new = desk.heard.replace((clock, outcome)) != Some((clock, outcome));
-        if let Some(batch) = outcome.done.filter(|_| is_new)
-            && let Some(units) = desk.batches.remove(&batch)
-        {
-            let samples = self.plan.samples_of(batch, units);
-            self.done += u64::from(units);
-            self.batches_done += 1;
-            self.samples_done += samples;
-            if outcome.compute_us > 0 {
-                let speed = samples as f64 / outcome.compute_us as f64 * 1e6;
-                desk.speed = Some(desk.speed.map_or(speed, |known| known + SPEED_NEW * (speed - known)));
-            }
-        }
-        if let Some(batch) = outcome.returned.filter(|_| is_new)
-            && let Some(units) = desk.batches.remove(&batch)
-        {
-            self.repeated += 1;
-            self.returned.insert(batch, units);
-        }
         let mut again = if std::mem::take(&mut desk.reconnected) { desk.unreported() } else { Vec::new() };
         if desk.asks.is_none() && desk.answered == Some(clock) {
             // The answer was lost with its session. No worker asks twice for one clock otherwise.
@@ -227,6 +234,35 @@ impl Assigner {
         desk.told = false;
         self.line_up(worker);
         again
+    }
+
+    fn take_result(&mut self, worker: WorkerId, result: &BatchResult) {
+        let Some(desk) = self.desks.get_mut(&worker).filter(|desk| result.number > desk.heard) else {
+            return;
+        };
+        desk.heard = result.number;
+        let batch = result.batch;
+        let Some(units) = desk.batches.remove(&batch) else { return };
+        match result.fate {
+            Fate::Done { compute_us } => {
+                let samples = self.plan.samples_of(batch, units);
+                self.done += u64::from(units);
+                self.batches_done += 1;
+                self.samples_done += samples;
+                if compute_us > 0 {
+                    let speed = samples as f64 / compute_us as f64 * 1e6;
+                    desk.speed = Some(desk.speed.map_or(speed, |known| known + SPEED_NEW * (speed - known)));
+                }
+                if let Some(line) = &mut self.line {
+                    line.done(worker, result.clock, batch, units);
+                }
+            }
+            Fate::Returned => {
+                self.repeated += 1;
+                self.returned.insert(batch, units);
+                self.repeats.note(self.repeat_of(batch, units, Why::Unused));
+            }
+        }
     }
 
     /// An evaluation was done by this worker. Only that of all samples is the final one: an earlier one can end late. Returns
@@ -298,8 +334,8 @@ impl Assigner {
         else {
             return;
         };
-        let may_begin =
-            self.stage != Stage::Batches || (self.has_room(worker) && self.is_its_turn(worker, clock));
+        let may_begin = self.stage != Stage::Batches
+            || (!self.paused && self.has_room(worker) && self.is_its_turn(worker, clock));
         let work = match self.stage {
             Stage::Done => Some(Work::Done),
             Stage::FinalEvaluation { by: None } => {
@@ -311,7 +347,11 @@ impl Assigner {
                 self.queue.push_back(worker);
                 return;
             }
-            Stage::Batches => self.take(worker, idle.then(|| minimum().max(clock))),
+            Stage::Batches => {
+                // Nobody comes back before its cut: whatever it pushes from now on is in no shard's part.
+                let floor = self.line.as_ref().and_then(|line| line.floor(worker)).unwrap_or_default();
+                self.take(worker, idle.then(|| minimum().max(clock).max(floor)))
+            }
         };
         let Some(desk) = self.desks.get_mut(&worker) else { return };
         match work {
@@ -333,6 +373,9 @@ impl Assigner {
                 if !desk.told {
                     (desk.idle, desk.told) = (true, true);
                     grants.push((worker, Work::Idle));
+                    if let Some(line) = &mut self.line {
+                        line.finished(worker, clock);
+                    }
                 }
                 self.resting.push_back(worker);
             }

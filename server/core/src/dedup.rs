@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use bincode::{Decode, Encode};
 use slackline_core::ids::Sequence;
 use slackline_core::limits::{PUSH_PENDING_MAX, PUSH_WINDOW};
 use slackline_core::wire::PushOutcome;
@@ -25,17 +26,63 @@ pub enum Seen {
 }
 
 /// The pushes of one incarnation at one shard.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Encode, Decode)]
 pub struct PushWindow {
     /// Every push up to this one has been seen.
     watermark: u64,
     /// Answers by number, or none while the answer is to come; reaches above the watermark where pushes were reordered.
     answers: BTreeMap<u64, Option<PushOutcome>>,
     /// Answers that are to come.
-    pending: usize,
+    pending: u64,
 }
 
 impl PushWindow {
+    /// The window of an incarnation whose pushes up to this one have been answered by every shard.
+    #[must_use]
+    pub fn after(answered: Sequence) -> Self {
+        Self { watermark: answered.0, ..Self::default() }
+    }
+
+    /// Takes every push up to this one for seen, as the worker has its answers: a shard that was restored can lack them.
+    pub fn raise(&mut self, answered: Sequence) {
+        self.watermark = self.watermark.max(answered.0);
+        self.advance();
+    }
+
+    /// Forgets all answers but the last: those that a worker that is gone could still ask for.
+    pub fn shrink(&mut self) {
+        let kept = self.watermark.saturating_sub(PUSH_PENDING_MAX as u64);
+        self.answers.retain(|number, answer| *number > kept || answer.is_none());
+    }
+
+    /// Every push up to this one has been seen.
+    #[must_use]
+    pub const fn watermark(&self) -> Sequence {
+        Sequence(self.watermark)
+    }
+
+    /// Answers that are to come.
+    #[must_use]
+    pub const fn pending(&self) -> usize {
+        self.pending as usize
+    }
+
+    /// The pushes whose answers are to come, in order.
+    pub fn unanswered(&self) -> impl Iterator<Item = Sequence> + '_ {
+        self.answers.iter().filter(|(_, answer)| answer.is_none()).map(|(number, _)| Sequence(*number))
+    }
+
+    /// Whether a window that was read from somewhere is one that pushes could have led to.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let furthest = self.watermark.saturating_add(PUSH_WINDOW as u64);
+        let next = self.watermark.checked_add(1);
+        self.pending() <= PUSH_PENDING_MAX
+            && self.unanswered().count() == self.pending()
+            && self.answers.len() <= 2 * PUSH_WINDOW
+            && self.answers.keys().all(|number| *number > 0 && *number <= furthest && Some(*number) != next)
+    }
+
     /// Looks a push up.
     #[must_use]
     pub fn look(&self, sequence: Sequence) -> Seen {
@@ -44,7 +91,7 @@ impl PushWindow {
             Some(None) => Seen::Pending,
             None if sequence.0 <= self.watermark => Seen::OutOfWindow,
             None if sequence.0 > self.watermark.saturating_add(PUSH_WINDOW as u64) => Seen::OutOfWindow,
-            None if self.pending >= PUSH_PENDING_MAX => Seen::OutOfWindow,
+            None if self.pending() >= PUSH_PENDING_MAX => Seen::OutOfWindow,
             None => Seen::New,
         }
     }
@@ -54,11 +101,16 @@ impl PushWindow {
         if self.answers.insert(sequence.0, None).is_none() {
             self.pending += 1;
         }
-        while self.answers.contains_key(&(self.watermark + 1)) {
-            self.watermark += 1;
+        self.advance();
+    }
+
+    /// Follows what has arrived without a gap, and forgets what is out of the window.
+    fn advance(&mut self) {
+        while let Some(next) = self.watermark.checked_add(1).filter(|next| self.answers.contains_key(next)) {
+            self.watermark = next;
         }
         while let Some((&oldest, answer)) = self.answers.first_key_value() {
-            if answer.is_none() || oldest + PUSH_WINDOW as u64 > self.watermark {
+            if answer.is_none() || oldest.saturating_add(PUSH_WINDOW as u64) > self.watermark {
                 break;
             }
             self.answers.remove(&oldest);
@@ -130,8 +182,8 @@ mod tests {
                 }
                 let complete = (1..).find(|number| !first.contains_key(number)).unwrap_or(1) - 1;
                 prop_assert!(window.has_all_to(Sequence(complete)) && !window.has_all_to(Sequence(complete + 1)));
-                prop_assert_eq!(window.pending, window.answers.values().filter(|answer| answer.is_none()).count());
-                prop_assert!(window.pending <= PUSH_PENDING_MAX && window.len() <= 2 * PUSH_WINDOW);
+                prop_assert_eq!(window.pending(), window.answers.values().filter(|answer| answer.is_none()).count());
+                prop_assert!(window.is_sound() && window.len() <= 2 * PUSH_WINDOW);
             }
         }
     }

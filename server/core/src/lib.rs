@@ -1,6 +1,7 @@
 //! The pure server. The daemon and the simulated world drive the same machines:
 //!
 //! - [`shard`]: one range of keys with its values, its clock table and the pulls it holds. One owner each.
+//! - [`replica`]: the copies of a shard: who leads, who follows, what may be told to others.
 //! - [`control`]: sessions, leases, who is a member; on server 0 also who computes what ([`assign`]) and the record of the run
 //!   ([`record`]).
 //!
@@ -11,10 +12,14 @@
 pub mod assign;
 pub mod control;
 pub mod dedup;
+pub mod guard;
 pub mod notice;
 pub mod record;
+pub mod replica;
 pub mod shard;
+pub mod waits;
 
 pub use control::{Control, ControlEffect, ControlEvent, ControlSettings};
 pub use notice::Notice;
-pub use shard::{Shard, ShardEffect, ShardEvent, ShardSettings};
+pub use replica::{Host, HostEffect, HostEvent, HostSettings};
+pub use shard::{Shard, ShardEffect, ShardEvent, ShardSettings, ShardState};

@@ -4,8 +4,13 @@ use std::fmt;
 use std::time::Duration;
 
 use slackline_core::collective::Topology;
-use slackline_core::ids::{Clock, Generation, Incarnation, ShardId, WorkerId};
+use slackline_core::ids::{Clock, Generation, Incarnation, Sequence, ShardId, WorkerId};
 use slackline_core::role::Role;
+
+use crate::assign::Repeat;
+use crate::guard::Beyond;
+
+use crate::control::ClusterNotice;
 
 /// Something a person should be able to read about.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,26 +26,12 @@ pub enum Notice {
         /// Where it connects from.
         address: String,
     },
-    /// All workers that the run begins with are here.
+    /// The workers that the run begins with are here.
     Started {
         /// How many.
         workers: u32,
-    },
-    /// The run cannot begin yet.
-    Awaiting {
-        /// Workers here.
-        here: u32,
-        /// Workers wanted.
+        /// How many are wanted.
         wanted: u32,
-        /// The first ids that are missing.
-        missing: Vec<WorkerId>,
-        /// For how long.
-        since: Duration,
-    },
-    /// The run has begun and no worker is there any more.
-    NobodyLeft {
-        /// Batches still to do.
-        batches: u64,
     },
     /// A worker was not heard for a whole lease.
     Expired {
@@ -68,9 +59,32 @@ pub enum Notice {
         shard: ShardId,
         /// The iteration.
         clock: Clock,
+        /// The push.
+        sequence: Sequence,
+        /// Versions that passed since the values that it was computed on.
+        staleness: u64,
         /// The tensor that holds the first bad value.
         tensor: String,
     },
+    /// A gradient was beyond a guard's limit.
+    Guarded {
+        /// The worker that computed it.
+        worker: WorkerId,
+        /// The shard.
+        shard: ShardId,
+        /// The iteration.
+        clock: Clock,
+        /// The push.
+        sequence: Sequence,
+        /// Versions that passed since the values that it was computed on.
+        staleness: u64,
+        /// The tensor with the largest share of its norm.
+        tensor: String,
+        /// What was beyond which limit, and what was done.
+        beyond: Beyond,
+    },
+    /// Samples are given out again, since their worker is gone.
+    Repeated(Repeat),
     /// A peer asked for what its role does not allow.
     WrongRole {
         /// Its role.
@@ -120,15 +134,6 @@ pub enum Notice {
         /// What, in words.
         reason: String,
     },
-    /// A dissolved group waits for members that have not said that they are ready.
-    Regrouping {
-        /// Which.
-        generation: Generation,
-        /// For whom.
-        missing: Vec<WorkerId>,
-        /// For how long.
-        since: Duration,
-    },
     /// The configured topology does not fit the workers that are left.
     Misfit {
         /// What is configured.
@@ -141,6 +146,8 @@ pub enum Notice {
         /// Which and why, in words.
         text: String,
     },
+    /// Something happened to the servers, their shards or the checkpoints.
+    Cluster(ClusterNotice),
     /// The others are at work again.
     Recovered {
         /// The worker that was lost.
@@ -158,20 +165,10 @@ impl fmt::Display for Notice {
             Self::Joined { worker, incarnation, clock, address } => {
                 write!(f, "{worker} joined from {address} ({incarnation}, {clock})")
             }
-            Self::Started { workers } => write!(f, "all {workers} workers are here, the run begins"),
-            Self::Awaiting { here, wanted, missing, since } => {
-                let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
-                let more = if (missing.len() as u32) < wanted.saturating_sub(*here) { ", ..." } else { "" };
-                let seconds = since.as_secs();
-                write!(
-                    f,
-                    "waiting for workers: {here} of {wanted} here, {}{more} missing ({seconds} s)",
-                    names.join(", ")
-                )
+            Self::Started { workers, wanted } if workers < wanted => {
+                write!(f, "{workers} of {wanted} workers are here, which is enough: the run begins")
             }
-            Self::NobodyLeft { batches } => {
-                write!(f, "no worker is left and {batches} batches are to do: waiting for a worker to join")
-            }
+            Self::Started { workers, .. } => write!(f, "all {workers} workers are here, the run begins"),
             Self::Expired { worker, incarnation, clock, silent } => {
                 write!(f, "{worker} ({incarnation}")?;
                 if let Some(clock) = clock {
@@ -183,13 +180,23 @@ impl fmt::Display for Notice {
                     ") was not heard for {seconds:.1} s: its lease is over, nobody waits for it any more"
                 )
             }
+            Self::Cluster(notice) => write!(f, "{notice}"),
             Self::Left { worker, how } => write!(f, "{worker} left: {how}"),
-            Self::BadGradient { worker, shard, clock, tensor } => {
+            Self::BadGradient { worker, shard, clock, sequence, staleness, tensor } => {
                 write!(
                     f,
-                    "refused a gradient that is not finite: {worker}, {clock}, tensor {tensor} ({shard})"
-                )
+                    "refused a gradient that is not finite: {worker}, {clock}, tensor {tensor} ({shard}, "
+                )?;
+                write!(f, "{sequence}, staleness {staleness})")
             }
+            Self::Guarded { worker, shard, clock, sequence, staleness, tensor, beyond } => {
+                write!(
+                    f,
+                    "a gradient of {worker} at {clock} ({sequence}, staleness {staleness}) is beyond a limit: {beyond}"
+                )?;
+                write!(f, " (most of it is in tensor {tensor}, {shard})")
+            }
+            Self::Repeated(repeat) => write!(f, "{repeat}"),
             Self::WrongRole { role, address, message } => {
                 write!(f, "refused {message} from {address}: the role {role} does not allow it")
             }
@@ -206,12 +213,6 @@ impl fmt::Display for Notice {
             }
             Self::Trouble { generation, worker, with, reason } => {
                 write!(f, "{generation} is dissolved: {worker} has trouble with {with}: {reason}")
-            }
-            Self::Regrouping { generation, missing, since } => {
-                let names: Vec<String> = missing.iter().take(4).map(ToString::to_string).collect();
-                let more = if missing.len() > names.len() { ", ..." } else { "" };
-                let (names, seconds) = (names.join(", "), since.as_secs());
-                write!(f, "{generation} is dissolved and waits for {names}{more} ({seconds} s)")
             }
             Self::Misfit { wanted, text } => write!(f, "{wanted} is not used, ring is: {text}"),
             Self::Chosen { text } => write!(f, "{text}"),

@@ -1,5 +1,7 @@
 //! Work is handed out once, whoever dies, asks again or loses a session.
 
+mod cuts;
+
 use super::*;
 use proptest::prelude::*;
 
@@ -8,8 +10,14 @@ fn plan(batch_count: u64, ordered: bool) -> Plan {
     Plan { cut, sample_total: batch_count * 10, evaluate_every: 50, ordered }
 }
 
-fn reports(batch: impl Into<Option<BatchIndex>>) -> Outcome {
-    Outcome { done: batch.into(), ..Outcome::default() }
+/// What became of a batch, as the result with this number; no result without a batch.
+fn result(number: u64, batch: impl Into<Option<BatchIndex>>, fate: Fate) -> Vec<BatchResult> {
+    let result = |batch| BatchResult { number, batch, clock: Clock(0), fate };
+    batch.into().map(result).into_iter().collect()
+}
+
+fn reports(number: u64, batch: impl Into<Option<BatchIndex>>) -> Vec<BatchResult> {
+    result(number, batch, Fate::Done { compute_us: 0 })
 }
 
 /// A worker of the model: its batches in hand, whether it waits for work, its clock.
@@ -18,6 +26,7 @@ struct Hand {
     batches: Vec<BatchIndex>,
     waits: bool,
     clock: u64,
+    results: u64,
     here: bool,
     over: bool,
     evaluates: bool,
@@ -67,9 +76,10 @@ proptest! {
                 // Ask ahead while one batch is in hand, as the real worker does.
                 let finished = if hand.batches.len() > 1 || hand.waits { Some(hand.batches.remove(0)) } else { None };
                 done.extend(finished);
+                hand.results += u64::from(finished.is_some());
                 if !hand.waits { hand.clock += 1 + u64::from(action == 7); }
                 hand.waits = true;
-                let again = assigner.ask(id, Clock(hand.clock - 1), reports(finished));
+                let again = assigner.ask(id, Clock(hand.clock - 1), &reports(hand.results, finished));
                 deliver(&mut hands, again.into_iter().map(|work| (id, work)).collect());
             }
             assigner.settle(|| Clock(0), &mut grants);
@@ -95,11 +105,11 @@ fn under_bsp_a_clock_takes_consecutive_batches() {
     let mut grants = Vec::new();
     // Worker 0 asks for clock 0 and, at once, for clock 1; worker 1 comes later.
     for clock in 0..2 {
-        assert_eq!(assigner.ask(WorkerId(0), Clock(clock), Outcome::default()), []);
+        assert_eq!(assigner.ask(WorkerId(0), Clock(clock), &[]), []);
         assigner.settle(|| Clock(0), &mut grants);
     }
     assert_eq!(grants.len(), 1);
-    assigner.ask(WorkerId(1), Clock(0), Outcome::default());
+    assigner.ask(WorkerId(1), Clock(0), &[]);
     assigner.settle(|| Clock(0), &mut grants);
     let batches: Vec<(u32, u64)> = grants
         .iter()
@@ -114,9 +124,9 @@ fn a_repeated_ask_gets_the_same_batch() {
     assigner.enter(WorkerId(0));
     assigner.begin();
     let mut grants = Vec::new();
-    assigner.ask(WorkerId(0), Clock(0), Outcome::default());
+    assigner.ask(WorkerId(0), Clock(0), &[]);
     assigner.settle(|| Clock(0), &mut grants);
-    let again = assigner.ask(WorkerId(0), Clock(0), Outcome::default());
+    let again = assigner.ask(WorkerId(0), Clock(0), &[]);
     assert_eq!(again, [grants[0].1]);
     assert_eq!(assigner.batches_done() + assigner.repeated(), 0);
 }
@@ -128,15 +138,12 @@ fn a_repeated_ask_returns_its_batch_once() {
     assigner.enter(WorkerId(0));
     assigner.begin();
     let mut grants = Vec::new();
-    assigner.ask(WorkerId(0), Clock(0), Outcome::default());
+    assigner.ask(WorkerId(0), Clock(0), &[]);
     assigner.settle(|| Clock(0), &mut grants);
-    let returned = Some(BatchIndex(0));
-    assigner.ask(WorkerId(0), Clock(1), Outcome { returned, ..Outcome::default() });
+    let returned = result(1, BatchIndex(0), Fate::Returned);
+    assigner.ask(WorkerId(0), Clock(1), &returned);
     assigner.settle(|| Clock(0), &mut grants);
-    assert_eq!(
-        assigner.ask(WorkerId(0), Clock(1), Outcome { returned, ..Outcome::default() }),
-        [grants[1].1]
-    );
+    assert_eq!(assigner.ask(WorkerId(0), Clock(1), &returned), [grants[1].1]);
     assigner.settle(|| Clock(0), &mut grants);
     assigner.check_invariants();
     assert_eq!((grants.len(), assigner.repeated()), (2, 1));
@@ -149,7 +156,7 @@ fn what_was_given_over_a_lost_session_comes_with_the_next_ask() {
     let mut grants = Vec::new();
     for worker in 0..2 {
         assigner.enter(WorkerId(worker));
-        assigner.ask(WorkerId(worker), Clock(0), Outcome::default());
+        assigner.ask(WorkerId(worker), Clock(0), &[]);
     }
     assigner.begin();
     assigner.settle(|| Clock(0), &mut grants);
@@ -159,8 +166,8 @@ fn what_was_given_over_a_lost_session_comes_with_the_next_ask() {
     let lost = Work::Batch { batch: BatchIndex(0), units: 1, evaluate: None, enter: Some(Clock(5)) };
     assert_eq!(grants, [(WorkerId(1), lost)]);
     assigner.reconnect(WorkerId(1));
-    assert_eq!(assigner.ask(WorkerId(1), Clock(4), Outcome::default()), [lost]);
-    assert_eq!(assigner.ask(WorkerId(1), Clock(6), reports(Some(BatchIndex(0)))), []);
+    assert_eq!(assigner.ask(WorkerId(1), Clock(4), &[]), [lost]);
+    assert_eq!(assigner.ask(WorkerId(1), Clock(6), &reports(1, BatchIndex(0))), []);
 }
 
 // Found by the simulated world: "nothing now" was lost with its session, and the worker never reported its last batch.
@@ -170,13 +177,13 @@ fn a_repeated_ask_hears_again_that_there_is_nothing() {
     let mut grants = Vec::new();
     for worker in 0..2 {
         assigner.enter(WorkerId(worker));
-        assigner.ask(WorkerId(worker), Clock(0), Outcome::default());
+        assigner.ask(WorkerId(worker), Clock(0), &[]);
     }
     assigner.begin();
     for _ in 0..2 {
         assigner.settle(|| Clock(0), &mut grants);
         assert_eq!(grants.pop(), Some((WorkerId(1), Work::Idle)));
-        assigner.ask(WorkerId(1), Clock(0), Outcome::default());
+        assigner.ask(WorkerId(1), Clock(0), &[]);
     }
 }
 
@@ -187,9 +194,9 @@ fn only_the_evaluation_of_all_samples_ends_the_run() {
     let mut grants = Vec::new();
     assigner.enter(WorkerId(0));
     assigner.begin();
-    assigner.ask(WorkerId(0), Clock(0), Outcome::default());
+    assigner.ask(WorkerId(0), Clock(0), &[]);
     assigner.settle(|| Clock(0), &mut grants);
-    assigner.ask(WorkerId(0), Clock(1), reports(Some(BatchIndex(0))));
+    assigner.ask(WorkerId(0), Clock(1), &reports(1, BatchIndex(0)));
     assigner.settle(|| Clock(0), &mut grants);
     assigner.evaluated(WorkerId(0), 5);
     assert!(!assigner.is_over());
@@ -224,8 +231,8 @@ fn units_by_speed(times: [u64; 2]) -> [u32; 2] {
         assigner.enter(WorkerId(worker));
     }
     assigner.begin();
-    let mut ask = |worker: usize, clock, outcome| {
-        assigner.ask(WorkerId(worker as u32), Clock(clock), outcome);
+    let mut ask = |worker: usize, clock, results: &[BatchResult]| {
+        assigner.ask(WorkerId(worker as u32), Clock(clock), results);
         let mut grants = Vec::new();
         assigner.settle(|| Clock(0), &mut grants);
         assigner.check_invariants();
@@ -234,14 +241,13 @@ fn units_by_speed(times: [u64; 2]) -> [u32; 2] {
             _ => None,
         })
     };
-    let first = [0, 1].map(|worker| ask(worker, 0, Outcome::default()).unwrap());
+    let first = [0, 1].map(|worker| ask(worker, 0, &[]).unwrap());
     assert_eq!(first.map(|(_, units)| units), [16, 16], "nothing is known");
     for (worker, compute_us) in times.into_iter().enumerate() {
-        let outcome = Outcome { done: Some(first[worker].0), returned: None, compute_us };
-        ask(worker, 1, outcome);
+        ask(worker, 1, &result(1, first[worker].0, Fate::Done { compute_us }));
     }
     // What comes next is cut with both speeds known.
-    [0, 1].map(|worker| ask(worker, 2, Outcome::default()).unwrap().1)
+    [0, 1].map(|worker| ask(worker, 2, &[]).unwrap().1)
 }
 
 #[test]

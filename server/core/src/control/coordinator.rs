@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use bincode::{Decode, Encode};
 use slackline_core::consistency::PolicySpec;
-use slackline_core::ids::{Clock, Incarnation, Moment, WorkerId};
-use slackline_core::limits::{GROUP_COUNT_MAX, WORKER_COUNT_MAX};
+use slackline_core::ids::{BatchIndex, Clock, Incarnation, Moment, WorkerId};
+use slackline_core::limits::{CUTS_MAX, GROUP_COUNT_MAX, WORKER_COUNT_MAX};
 use slackline_core::schedule::Cut;
-use slackline_core::wire::{Ask, Evaluated, Join, RefusalCode, Report, Stepped, Text, Work};
+use slackline_core::wire::{Ask, Evaluated, Join, Mark, RefusalCode, Report, Stepped, Text, Work};
 
 use super::group::{AllreduceSettings, Claim, Gone, Groups};
-use crate::assign::{Assigner, Outcome, Plan};
+use crate::assign::{Assigner, PastEvaluation, Plan, Position, Repeat, Repeats, Why};
 use crate::record::Record;
 
 /// What the coordinator is made from.
@@ -27,6 +28,14 @@ pub struct CoordinatorSettings {
     pub blind_loss: f64,
     /// The allreduce; none where workers push to servers.
     pub sync: Option<AllreduceSettings>,
+    /// Copies of each shard.
+    pub replicas: u32,
+    /// Whether somebody stores the maps of shards: nobody is told of one before. Without, a coordinator cannot be restarted.
+    pub keeps_map: bool,
+    /// Clocks between two checkpoints; none for no checkpoints.
+    pub checkpoint_every: Option<u64>,
+    /// Where the run goes on.
+    pub resume: Option<Position>,
 }
 
 /// Why an allreduce takes nobody in.
@@ -34,14 +43,27 @@ pub(super) const HAS_ALL: &str =
     "the run has all its workers: an allreduce takes others in only with sync.elastic = true";
 
 /// The training data, as the first worker described it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 struct Data {
     hash: u64,
     sample_count: u64,
 }
 
+/// What a coordinator that is restarted has of the one before. An allreduce is not among it.
+#[derive(Clone, Debug, Encode, Decode)]
+pub(super) struct Kept {
+    data: Option<Data>,
+    assigner: Option<Assigner>,
+    record: Option<Record>,
+    incarnations: Incarnation,
+    clocks: BTreeMap<WorkerId, Clock>,
+    minimum: Clock,
+    asks: BTreeMap<WorkerId, Ask>,
+    evaluated: BTreeMap<WorkerId, u64>,
+}
+
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Coordinator {
     settings: CoordinatorSettings,
     data: Option<Data>,
@@ -62,19 +84,44 @@ pub(super) struct Coordinator {
 
 impl Coordinator {
     /// The coordinator of a run that begins with so many workers; `run` is a number that another run does not have.
-    pub(super) fn new(settings: CoordinatorSettings, run: u64, workers: u32) -> Self {
+    pub(super) fn new(settings: CoordinatorSettings, run: u64, workers: u32, least: Option<u32>) -> Self {
         Self {
-            groups: settings.sync.map(|sync| Groups::new(sync, run, workers)),
-            settings,
+            groups: settings.sync.map(|sync| Groups::new(sync, run, workers, least)),
             data: None,
             assigner: None,
             record: None,
-            incarnations: Incarnation(0),
+            incarnations: settings.resume.as_ref().map_or(Incarnation(0), |position| position.incarnation),
             clocks: BTreeMap::new(),
-            minimum: Clock(0),
+            minimum: settings.resume.as_ref().map_or(Clock(0), |position| position.clock),
+            settings,
             asks: BTreeMap::new(),
             evaluated: BTreeMap::new(),
         }
+    }
+
+    /// What is kept over a restart; none where there is an allreduce.
+    pub(super) fn kept(&self) -> Option<Kept> {
+        if self.groups.is_some() {
+            return None;
+        }
+        Some(Kept {
+            data: self.data,
+            assigner: self.assigner.clone(),
+            record: self.record.clone(),
+            incarnations: self.incarnations,
+            clocks: self.clocks.clone(),
+            minimum: self.minimum,
+            asks: self.asks.clone(),
+            evaluated: self.evaluated.clone(),
+        })
+    }
+
+    /// The coordinator of the run that this was kept of.
+    pub(super) fn take_up(&mut self, kept: Kept) {
+        let Kept { data, assigner, record, incarnations, clocks, minimum, asks, evaluated } = kept;
+        (self.data, self.assigner, self.record) = (data, assigner, record);
+        (self.incarnations, self.clocks, self.minimum) = (incarnations, clocks, minimum);
+        (self.asks, self.evaluated) = (asks, evaluated);
     }
 
     /// Takes note of a joiner's data; the first one decides, the others must agree.
@@ -89,7 +136,6 @@ impl Coordinator {
             Some(_) => Ok(()),
             None if theirs.sample_count == 0 => Err("the worker has no training samples".to_owned()),
             None => {
-                self.data = Some(theirs);
                 let settings = &self.settings;
                 let sample_total = theirs.sample_count.saturating_mul(settings.epochs);
                 let every = (settings.evaluate_every_epochs * theirs.sample_count as f64) as u64;
@@ -100,13 +146,17 @@ impl Coordinator {
                     ordered: settings.policy.is_ordered(),
                 };
                 let record = Record::new(theirs.sample_count, sample_total, settings.blind_loss);
+                let record = settings.resume.iter().fold(record, Record::resume);
+                let resumed = settings.resume.as_ref().map(|position| Assigner::resume(plan, position));
+                let assigner = resumed.transpose().map_err(|error| error.to_string())?;
+                self.data = Some(theirs);
                 self.record = Some(match &mut self.groups {
                     Some(groups) => {
                         groups.set_plan(Some(plan));
                         record.of_allreduce()
                     }
                     None => {
-                        self.assigner = Some(Assigner::new(plan));
+                        self.assigner = Some(assigner.unwrap_or_else(|| Assigner::new(plan)));
                         record
                     }
                 });
@@ -182,6 +232,13 @@ impl Coordinator {
         }
     }
 
+    /// A worker goes politely: what it was given and no shard has anything of is just handed out again, all but `unheard`.
+    pub(super) fn give_back(&mut self, worker: WorkerId, unheard: Option<BatchIndex>) {
+        if let Some(assigner) = &mut self.assigner {
+            assigner.give_back(worker, unheard);
+        }
+    }
+
     pub(super) fn reconnect(&mut self, worker: WorkerId) {
         if let Some(assigner) = &mut self.assigner {
             assigner.reconnect(worker);
@@ -221,13 +278,13 @@ impl Coordinator {
             self.report(now, worker, ask.report.as_ref());
             self.asks.insert(worker, ask.clone());
         }
-        let Ask { clock, done, returned, compute_us, .. } = *ask;
+        let clock = ask.clock;
         // Work for clock c is asked for while clock c - 1 is being computed: c - 1 iterations are complete.
         if let Some(known) = self.clocks.get_mut(&worker) {
             *known = (*known).max(Clock(clock.0.saturating_sub(1)));
         }
         let Some(assigner) = &mut self.assigner else { return Vec::new() };
-        assigner.ask(worker, clock, Outcome { done, returned, compute_us })
+        assigner.ask(worker, clock, &ask.results)
     }
 
     /// Takes what a member of a group says of its way; a word that comes again counts once.
@@ -302,6 +359,57 @@ impl Coordinator {
         grants
     }
 
+    /// A cut that no push of what was given out has passed, by a margin; and its marker clock.
+    pub(super) fn cut(&self, number: u64, margin: u64) -> (Mark, Clock) {
+        let beyond = |worker: &WorkerId, clock: &Clock| {
+            let given = self.assigner.as_ref().map_or(*clock, |assigner| assigner.beyond(*worker));
+            Clock(given.max(*clock).0.saturating_add(margin))
+        };
+        let cuts: Vec<(WorkerId, Clock)> =
+            self.clocks.iter().map(|(worker, clock)| (*worker, beyond(worker, clock))).collect();
+        let closes_together = matches!(self.settings.policy, PolicySpec::Bsp | PolicySpec::Backup { .. });
+        if closes_together || cuts.is_empty() || cuts.len() > CUTS_MAX {
+            let furthest = cuts.iter().map(|(_, cut)| *cut).max().unwrap_or(self.minimum);
+            return (Mark { number, cuts: Vec::new(), rest: Some(furthest) }, furthest);
+        }
+        let slowest = cuts.iter().map(|(_, cut)| *cut).min().unwrap_or(self.minimum);
+        (Mark { number, cuts, rest: None }, slowest)
+    }
+
+    pub(super) fn mark(&mut self, mark: &Mark) {
+        self.assigner.iter_mut().for_each(|assigner| assigner.mark(mark));
+    }
+
+    pub(super) fn unmark(&mut self) {
+        self.assigner.iter_mut().for_each(Assigner::unmark);
+    }
+
+    /// Whether everything was heard of the batches before the cut.
+    pub(super) fn is_reported(&self) -> bool {
+        self.assigner.as_ref().is_some_and(Assigner::is_reported)
+    }
+
+    /// Where the run stands at the cut.
+    pub(super) fn position(&self, now: Moment, number: u64, clock: Clock) -> Position {
+        let (Some(assigner), Some(record)) = (&self.assigner, &self.record) else {
+            return Position::default();
+        };
+        let position = assigner.position();
+        let before = assigner.samples_before(&position);
+        let is_all = before == position.sample_total;
+        // An evaluation beside a batch that is to be done again is made again.
+        let of_cut = |evaluation: &&PastEvaluation| evaluation.samples < before || is_all;
+        Position {
+            number,
+            clock,
+            epoch_samples: self.data.map_or(0, |data| data.sample_count),
+            evaluations: record.past_evaluations().iter().filter(of_cut).copied().collect(),
+            wall_ns: record.wall(now).as_nanos() as u64,
+            incarnation: self.incarnations,
+            ..position
+        }
+    }
+
     /// The smallest clock known of a member; the last one known when nobody is there.
     pub(super) fn minimum(&self) -> Clock {
         if self.groups.is_some() {
@@ -338,6 +446,29 @@ impl Coordinator {
     pub(super) fn batches_repeated(&self) -> u64 {
         let units = self.groups.as_ref().map(Groups::repeated);
         units.or_else(|| self.assigner.as_ref().map(Assigner::repeated)).unwrap_or(0)
+    }
+
+    /// A worker is gone: takes note of the samples that it had. Called before [`Self::forget`].
+    pub(super) fn note_gone(&mut self, worker: WorkerId, why: Why) -> Vec<Repeat> {
+        self.assigner.as_mut().map_or_else(Vec::new, |assigner| assigner.note_gone(worker, why))
+    }
+
+    /// Samples that were given out again.
+    pub(super) fn repeats(&self) -> Option<&Repeats> {
+        self.assigner.as_ref().map(Assigner::repeats)
+    }
+
+    /// Whether too few workers are there for work to be handed out.
+    pub(super) fn pause(&mut self, paused: bool) {
+        if let Some(assigner) = &mut self.assigner {
+            assigner.pause(paused);
+        }
+    }
+
+    /// Whether workers have anything to do but to leave.
+    pub(super) fn is_at_the_end(&self) -> bool {
+        let groups = self.groups.as_ref().map(Groups::is_trained);
+        groups.or_else(|| self.assigner.as_ref().map(Assigner::is_at_the_end)).unwrap_or(false)
     }
 
     pub(super) fn check_invariants(&self) {

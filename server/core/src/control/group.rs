@@ -15,6 +15,7 @@ mod losses;
 mod newcomers;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use slackline_core::collective::Topology;
 use slackline_core::collective::cost::Rates;
@@ -90,12 +91,15 @@ struct Party {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Groups {
     settings: AllreduceSettings,
     /// The run's number, for its workers to know each other by.
     run: u64,
+    /// Members without which no group begins: those that the run begins with, for the first one.
     workers: u32,
+    /// Members without which no later group begins.
+    least: u32,
     plan: Option<Plan>,
     begun: bool,
     /// Where those are reached who have joined and not registered yet.
@@ -133,11 +137,12 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    pub(super) const fn new(settings: AllreduceSettings, run: u64, workers: u32) -> Self {
+    pub(super) fn new(settings: AllreduceSettings, run: u64, workers: u32, least: Option<u32>) -> Self {
         Self {
             settings,
             run,
-            workers,
+            workers: least.unwrap_or(workers),
+            least: least.unwrap_or(1),
             plan: None,
             begun: false,
             joined: BTreeMap::new(),
@@ -327,13 +332,13 @@ impl Groups {
     }
 
     /// What a dissolved group waits for.
-    pub(super) fn wait(&self, now: Moment) -> Option<Notice> {
+    pub(super) fn wait(&self, now: Moment) -> Option<(Generation, Vec<WorkerId>, Duration)> {
         let owes = |party: &Party| party.standing == Standing::Grouped && !party.leaves;
         let missing: Vec<WorkerId> =
             self.parties.iter().filter(|(_, party)| owes(party)).map(|(worker, _)| *worker).collect();
         let generation = self.generation();
         let waits = self.begun && !self.is_open && !missing.is_empty();
-        waits.then(|| Notice::Regrouping { generation, missing, since: now.since(self.dissolved) })
+        waits.then(|| (generation, missing, now.since(self.dissolved)))
     }
 
     /// What must hold after every event.

@@ -3,17 +3,24 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bincode::{Decode, Encode};
 use slackline_core::ids::{Clock, Incarnation, Moment, SessionId, WorkerId};
 use slackline_core::wire::{MemberRow, Text};
 
 /// One member.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Encode, Decode)]
 struct Member {
     incarnation: Incarnation,
     heard: Moment,
+    /// When it became a member.
+    came: Moment,
     session: Option<SessionId>,
     /// It has registered: it counts for the start, and shards know it.
     registered: bool,
+    /// The clock it registered with.
+    clock: Clock,
+    /// A state that is led here knows it, or this process was restarted: the shards are to be told when it registers.
+    is_expected: bool,
 }
 
 /// A member whose lease ran out.
@@ -26,7 +33,7 @@ pub(super) struct Expired {
 }
 
 /// Members and the fence against former incarnations.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Encode, Decode)]
 pub(super) struct Members {
     lease: Duration,
     members: BTreeMap<WorkerId, Member>,
@@ -42,7 +49,15 @@ impl Members {
     /// Makes a worker a member that has not registered yet.
     pub(super) fn admit(&mut self, worker: WorkerId, incarnation: Incarnation, now: Moment) {
         self.fence.insert(worker, incarnation);
-        let member = Member { incarnation, heard: now, session: None, registered: false };
+        let member = Member {
+            incarnation,
+            heard: now,
+            came: now,
+            session: None,
+            registered: false,
+            clock: Clock(0),
+            is_expected: false,
+        };
         self.members.insert(worker, member);
     }
 
@@ -94,8 +109,55 @@ impl Members {
         self.members.iter().filter_map(expired).collect()
     }
 
+    /// The shards wait for this member: it is to register within a lease.
+    pub(super) fn expect(&mut self, worker: WorkerId) {
+        if let Some(member) = self.members.get_mut(&worker) {
+            member.is_expected = true;
+        }
+    }
+
+    /// Whether the shards wait for members.
+    pub(super) fn expects_any(&self) -> bool {
+        self.members.values().any(|member| member.is_expected)
+    }
+
+    /// A member has registered at a clock: the shards need not wait for it any more.
+    pub(super) fn came(&mut self, worker: WorkerId, clock: Clock) {
+        if let Some(member) = self.members.get_mut(&worker) {
+            (member.clock, member.is_expected) = (member.clock.max(clock), false);
+        }
+    }
+
+    /// Those that have registered, with the clocks that they registered with.
+    pub(super) fn entered(&self) -> Vec<(WorkerId, Incarnation, Clock)> {
+        let here = self.members.iter().filter(|(_, member)| member.registered && !member.is_expected);
+        here.map(|(worker, member)| (*worker, member.incarnation, member.clock)).collect()
+    }
+
+    /// Nobody comes in as this incarnation or an earlier one any more.
+    pub(super) fn fence(&mut self, worker: WorkerId, incarnation: Incarnation) {
+        if self.is_member(worker, incarnation) {
+            self.members.remove(&worker);
+        }
+        let fence = self.fence.entry(worker).or_insert(incarnation);
+        *fence = (*fence).max(incarnation);
+    }
+
+    /// This process was restarted: nobody has a session, all leases begin anew, and the shards are to be told of everybody again.
+    pub(super) fn restart(&mut self, now: Moment) {
+        for member in self.members.values_mut() {
+            (member.session, member.heard) = (None, now);
+            member.is_expected = member.registered;
+        }
+    }
+
     pub(super) fn remove(&mut self, worker: WorkerId) {
         self.members.remove(&worker);
+    }
+
+    /// How long ago each member was heard.
+    pub(super) fn heard_ago(&self, now: Moment) -> BTreeMap<WorkerId, Duration> {
+        self.members.iter().map(|(worker, member)| (*worker, now.since(member.heard))).collect()
     }
 
     pub(super) fn incarnation_of(&self, worker: WorkerId) -> Option<Incarnation> {
@@ -129,6 +191,16 @@ impl Members {
     /// Workers that were ever members.
     pub(super) fn ever(&self) -> usize {
         self.fence.len()
+    }
+
+    /// All of those, in order.
+    pub(super) fn ever_ids(&self) -> impl Iterator<Item = WorkerId> + '_ {
+        self.fence.keys().copied()
+    }
+
+    /// When the newest member came.
+    pub(super) fn newest(&self) -> Option<Moment> {
+        self.members.values().map(|member| member.came).max()
     }
 
     /// The lowest id that is free for a newcomer: before the start the first gap, later one that was never used.

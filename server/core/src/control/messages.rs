@@ -9,7 +9,7 @@ use slackline_core::wire::{
 };
 
 use super::group::Gone;
-use super::{Control, ControlEffect, End};
+use super::{Cluster, Control, ControlEffect, End};
 use crate::notice::Notice;
 use crate::shard::{Push, ShardEvent};
 
@@ -31,6 +31,8 @@ const fn allowed(message: &ToServer) -> (&'static str, &'static [Role]) {
         ToServer::Ready(_) => ("be ready for a group", WORKER),
         ToServer::Trouble(_) => ("report trouble in a group", WORKER),
         ToServer::Stepped(_) => ("report steps of a group", WORKER),
+        ToServer::Commit { .. } => ("commit a step", WORKER),
+        ToServer::Cluster(_) => ("speak for a server", &[Role::Server]),
         ToServer::Status => ("status", &Role::ALL),
         ToServer::Stop { .. } => ("stop", &[Role::Server, Role::Admin]),
     }
@@ -59,6 +61,7 @@ impl Control {
             (ToServer::Join(join), _) => self.join(now, session, &join, effects),
             (ToServer::Register(register), _) => self.register(now, session, &register, effects),
             (ToServer::Status, _) => effects.push(ControlEffect::Status { session }),
+            (ToServer::Cluster(word), _) => self.server_word(now, session, word, effects),
             (ToServer::Stop { reason }, _) => {
                 effects.push(ControlEffect::Send { session, message: ToPeer::Goodbye });
                 self.end(End::Stopped(reason.shown()), effects);
@@ -68,14 +71,10 @@ impl Control {
             (ToServer::Pull(Pull { shard, request, kind }), reader) => {
                 let is_gated = matches!(kind, PullKind::Gated { .. });
                 if is_gated && reader.is_some() && !self.started && self.coordinator.is_none() {
-                    if self.members.ever() < self.settings.workers as usize {
-                        self.refuse_without_state(session, effects);
-                        return;
-                    }
                     self.start(effects);
                 }
                 let event = ShardEvent::Pull { session, reader, request, kind };
-                self.to_shard(session, shard, event, effects);
+                self.to_shard(session, shard, event, reader.is_some(), effects);
             }
             (message, Some((worker, incarnation))) if self.members.is_member(worker, incarnation) => {
                 self.worker_message(now, session, worker, message, effects);
@@ -92,14 +91,6 @@ impl Control {
         }
     }
 
-    /// A worker has work, so the run has begun, and then all that it began with had registered here: with another process than this
-    /// one. Going on would mix new values with trained ones.
-    fn refuse_without_state(&mut self, session: SessionId, effects: &mut Vec<ControlEffect>) {
-        let server = self.settings.server;
-        let text = format!("{server} has no state of this run: it was restarted; start the run again");
-        self.refuse(session, RefusalCode::Stopped, text, effects);
-    }
-
     /// Whether another session speaks for the worker by now. What still comes over this one was sent before and is sent again over
     /// the new one; taken late, it would undo what came since (a `Finish` after an `Enter`, an older ask after a newer).
     fn is_former_session(&self, session: SessionId, (worker, incarnation): (WorkerId, Incarnation)) -> bool {
@@ -112,14 +103,17 @@ impl Control {
         session: SessionId,
         shard: ShardId,
         event: ShardEvent,
+        is_worker: bool,
         effects: &mut Vec<ControlEffect>,
     ) {
-        if self.shards_with_values.contains_key(&shard) {
+        let is_known = self.settings.shards.iter().any(|(known, _)| *known == shard);
+        if self.places.is_led(shard) {
             effects.push(ControlEffect::Shard { shard, event });
-        } else {
+        } else if !is_known || !is_worker {
             let text = format!("{shard} does not lie on {}", self.settings.server);
             self.refuse(session, RefusalCode::OutOfPlace, text, effects);
         }
+        // A worker hears of the coordinator where the shard is, and says it again there.
     }
 
     fn join(&mut self, now: Moment, session: SessionId, join: &Join, effects: &mut Vec<ControlEffect>) {
@@ -206,6 +200,11 @@ impl Control {
             self.refuse(session, code, text, effects);
             return;
         }
+        if !self.settings.shards.is_empty() && !self.places.is_ready() {
+            let text = format!("{} has not all of its shards yet; come again", self.settings.server);
+            self.refuse(session, RefusalCode::NotReady, text, effects);
+            return;
+        }
         // The rate's schedule follows from it, so one worker must not decide it for the others.
         let agreed = *self.batch_count.get_or_insert(register.batch_count);
         if agreed != register.batch_count {
@@ -242,25 +241,36 @@ impl Control {
         }
         let (registered_before, former) = self.members.bind(worker, session, now);
         effects.extend(former.map(|session| ControlEffect::Close { session }));
+        self.members.came(worker, register.clock);
+        // Also of one that is known: a shard that has come here, or has a state of before, must hear from whoever registers once more
+        // what it has been answered, and how many batches there are.
+        effects.push(ControlEffect::Shards(self.entering(register)));
         if !registered_before {
             self.enter(session, register, effects);
         } else if let Some(coordinator) = &mut self.coordinator {
             coordinator.reconnect(worker);
         }
-        let has_values = self.shards_with_values.values().all(|has| *has);
+        self.miss_values(now, register.clock, effects);
+        let has_values = self.places.has_values();
         effects.push(ControlEffect::Send { session, message: ToPeer::Registered { has_values } });
+        let moved = self.cluster.as_ref().map(Cluster::moved).unwrap_or_default();
+        if !moved.is_empty() {
+            effects.push(ControlEffect::Send { session, message: ToPeer::Placed(moved) });
+        }
+    }
+
+    /// What the shards are told of a worker that registers.
+    fn entering(&self, register: &Register) -> ShardEvent {
+        let Register { worker, incarnation, clock, batch_count, answered, .. } = *register;
+        // A server that was restarted may not know yet that the run has begun: its shards' places say so. Whoever counts in their states
+        // goes on to.
+        let has_begun = self.shards_started || self.places.go_on();
+        let standing = if has_begun { Standing::Joining } else { Standing::Active };
+        ShardEvent::Enter { worker, incarnation, clock, standing, batch_count, answered }
     }
 
     fn enter(&mut self, session: SessionId, register: &Register, effects: &mut Vec<ControlEffect>) {
-        let Register { worker, incarnation, clock, batch_count, .. } = *register;
-        let standing = if self.started { Standing::Joining } else { Standing::Active };
-        effects.push(ControlEffect::Shards(ShardEvent::Enter {
-            worker,
-            incarnation,
-            clock,
-            standing,
-            batch_count,
-        }));
+        let Register { worker, incarnation, clock, .. } = *register;
         if let Some(coordinator) = &mut self.coordinator {
             coordinator.enter(worker, clock);
         }
@@ -299,7 +309,11 @@ impl Control {
                     samples: 0,
                     gradient,
                 };
-                self.to_shard(session, shard, ShardEvent::Push(push), effects);
+                self.to_shard(session, shard, ShardEvent::Push(push), true, effects);
+            }
+            ToServer::Commit { sequence } => {
+                let Some(incarnation) = self.members.incarnation_of(worker) else { return };
+                effects.push(ControlEffect::Shards(ShardEvent::Commit { worker, incarnation, sequence }));
             }
             ToServer::Leave(leave) => self.leave(now, session, worker, &leave, effects),
             ToServer::Ready(ready) => self.ready(now, session, worker, &ready, effects),
@@ -364,12 +378,26 @@ impl Control {
         }
         let how = match &leave.outcome {
             Outcome::Done => "its work is done".to_owned(),
-            Outcome::Interrupted => "it was told to go".to_owned(),
+            Outcome::Interrupted | Outcome::Unfinished { .. } => "it was told to go".to_owned(),
             Outcome::BadGradient(text) | Outcome::Failed(text) => text.shown(),
         };
         effects.push(ControlEffect::Notice(Notice::Left { worker, how: how.clone() }));
         effects.push(ControlEffect::Send { session, message: ToPeer::Goodbye });
+        let incarnation = self.members.incarnation_of(worker);
+        let unheard = match leave.outcome {
+            Outcome::Interrupted => Some(None),
+            Outcome::Unfinished { batch } => Some(Some(batch)),
+            _ => None,
+        };
+        if let (Some(coordinator), Some(unheard)) = (&mut self.coordinator, unheard) {
+            coordinator.give_back(worker, unheard);
+        }
         self.remove(now, worker, &Gone::Left(how.clone()), effects);
+        if let (Some(cluster), Some(incarnation)) = (&mut self.cluster, incarnation)
+            && leave.outcome != Outcome::Done
+        {
+            cluster.fence(worker, incarnation);
+        }
         if matches!(leave.outcome, Outcome::BadGradient(_))
             && self.settings.stop_on_bad_gradient
             && self.coordinator.is_some()

@@ -4,23 +4,37 @@
 //! registers, renews its lease with whatever it sends, and is removed when it leaves or when the lease runs out.
 
 mod allreduce;
+mod cluster;
 mod coordinator;
+mod event;
 mod group;
+mod links;
 mod members;
 mod messages;
+mod places;
+mod state;
+mod waiting;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bincode::{Decode, Encode};
+use slackline_core::config::Steps;
 use slackline_core::ids::{Clock, Incarnation, Moment, ServerId, SessionId, ShardId, WorkerId};
 use slackline_core::role::Role;
-use slackline_core::wire::{Phase, Refusal, RefusedCounts, Text, ToPeer, ToServer};
+use slackline_core::wire::{Holding, Phase, Refusal, RefusedCounts, Text, ToPeer};
 
+use cluster::{Cluster, ClusterSettings};
+pub use cluster::{ClusterNotice, MapRecord};
 use coordinator::Coordinator;
 pub use coordinator::CoordinatorSettings;
+pub use event::{Commit, ControlEffect, ControlEvent, End};
 pub use group::AllreduceSettings;
 use group::Gone;
 use members::Members;
+use places::Places;
+pub use state::StateError;
+use waiting::Lacks;
 
 use crate::notice::Notice;
 use crate::record::Record;
@@ -31,12 +45,12 @@ use crate::shard::ShardEvent;
 pub struct ControlSettings {
     /// Which server.
     pub server: ServerId,
-    /// Workers that the run begins with.
+    /// Workers that are wanted, and that the run begins with.
     pub workers: u32,
+    /// Workers that the run needs to begin and to go on; none for all of them to begin and whoever is left to go on.
+    pub min_workers: Option<u32>,
     /// A member that is silent for so long is removed.
     pub lease: Duration,
-    /// How often a wait is reported.
-    pub wait_report: Duration,
     /// Fingerprint of the model's layout.
     pub layout_hash: u64,
     /// The layout in words, for the refusal of another one.
@@ -45,135 +59,79 @@ pub struct ControlSettings {
     pub config_hash: u64,
     /// A number drawn when the process began.
     pub boot: u64,
-    /// The shards with keys on this server.
-    pub shards: Vec<ShardId>,
-    /// Whether a gradient that is not finite ends the run.
+    /// Servers of the run.
+    pub servers: u32,
+    /// All shards of the run that have keys, each with the server where it begins; none in an allreduce.
+    pub shards: Vec<(ShardId, ServerId)>,
+    /// Whether the pieces of a step wait for each other.
+    pub steps: Steps,
+    /// States that lay on this server's disk when the process began.
+    pub disk: Vec<Holding>,
+    /// Whether a worker that leaves for a gradient of its own (not finite, beyond the largest norm) ends the run.
     pub stop_on_bad_gradient: bool,
     /// The coordinator's part; only on server 0.
     pub coordinator: Option<CoordinatorSettings>,
 }
 
-/// What can happen to control.
-#[derive(Clone, Debug, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "an event is made once and moved once; a box would cost more")]
-pub enum ControlEvent {
-    /// A peer has connected.
-    Opened {
-        /// Its session.
-        session: SessionId,
-        /// The role in its certificate.
-        role: Role,
-        /// Where it connects from.
-        address: String,
-    },
-    /// A peer has sent a message.
-    Message {
-        /// Its session.
-        session: SessionId,
-        /// What.
-        message: ToServer,
-    },
-    /// A session is over.
-    Closed {
-        /// Which.
-        session: SessionId,
-    },
-    /// Bytes that were no message, or a handshake that failed.
-    TurnedAway {
-        /// Its address.
-        address: String,
-        /// Why, in words.
-        text: String,
-        /// Whether it failed in the handshake.
-        handshake: bool,
-    },
-    /// A shard has values now.
-    HasValues {
-        /// Which.
-        shard: ShardId,
-    },
-    /// Time has passed.
-    Tick,
-    /// This server was itself at a standstill (its process was stopped, its machine had no time for it): nobody could be heard.
-    Late {
-        /// For so long.
-        by: Duration,
-    },
-    /// The process is to end.
-    Interrupt {
-        /// Why.
-        reason: String,
-    },
-}
-
-/// What control asks for.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ControlEffect {
-    /// Send a message.
-    Send {
-        /// To whom.
-        session: SessionId,
-        /// What.
-        message: ToPeer,
-    },
-    /// Close a session after what was sent.
-    Close {
-        /// Which.
-        session: SessionId,
-    },
-    /// Tell all shards of this server.
-    Shards(ShardEvent),
-    /// Tell one shard.
-    Shard {
-        /// Which.
-        shard: ShardId,
-        /// What.
-        event: ShardEvent,
-    },
-    /// Send the status; the shards' rows are to be filled in.
-    Status {
-        /// To whom.
-        session: SessionId,
-    },
-    /// An evaluation is in the record.
-    Evaluated,
-    /// For the log.
-    Notice(Notice),
-    /// The process has nothing more to do.
-    End(End),
-}
-
-/// How a server ends.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
-    /// The run is complete.
-    Complete,
-    /// The coordinator or an admin said so, or a signal.
-    Stopped(String),
-    /// The run has failed.
-    Failed(String),
-}
-
 /// A connected peer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Encode, Decode)]
 struct Session {
     role: Role,
     address: String,
     worker: Option<(WorkerId, Incarnation)>,
+    server: Option<ServerId>,
+}
+
+impl ControlSettings {
+    fn is_whole(&self) -> bool {
+        self.steps == Steps::Whole
+    }
+
+    /// What the coordinator's part for the servers is made from; none where there are no shards, or on another server.
+    fn cluster(&self) -> Option<ClusterSettings> {
+        let coordinator = self.coordinator.as_ref().filter(|_| !self.shards.is_empty())?;
+        Some(ClusterSettings {
+            shards: self.shards.clone(),
+            servers: self.servers,
+            lease: self.lease,
+            replicas: coordinator.replicas,
+            is_whole: self.is_whole(),
+            keeps_map: coordinator.keeps_map,
+            every: coordinator.checkpoint_every,
+            from: coordinator.resume.as_ref().map(|position| (position.number, position.clock)),
+            run: coordinator.resume.as_ref().map_or(self.boot, |position| position.run),
+        })
+    }
 }
 
 /// The control of one server.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Control {
     settings: ControlSettings,
     sessions: BTreeMap<SessionId, Session>,
     members: Members,
     coordinator: Option<Coordinator>,
     refused: RefusedCounts,
-    shards_with_values: BTreeMap<ShardId, bool>,
+    /// What this server was ordered.
+    places: Places,
+    /// The coordinator's part in keeping what servers have; only where there are shards.
+    cluster: Option<Cluster>,
+    /// The session of each other server.
+    server_sessions: BTreeMap<ServerId, SessionId>,
     began: Moment,
-    reported: Moment,
+    /// Since when fewer workers are there than the run needs to go on.
+    too_few_since: Option<Moment>,
+    /// Since when shards lack what they lack.
+    lacks: Lacks,
     started: bool,
+    /// The shards were told so.
+    shards_started: bool,
+    /// Where the servers are, as far as it is known: for people, who look for one that is silent.
+    addresses: Vec<String>,
+    /// Nanoseconds that are added to a moment of this process, modulo 2^64: a coordinator that was restarted goes on in the time that it had.
+    offset: u64,
+    /// The last moment of the run that was heard of.
+    latest: Moment,
     /// Batches of the run, as the first worker that registered counted them.
     batch_count: Option<u64>,
     ended: Option<End>,
@@ -183,29 +141,58 @@ impl Control {
     /// Control without members.
     #[must_use]
     pub fn new(settings: ControlSettings, now: Moment) -> Self {
-        Self {
+        let mut control = Self {
             members: Members::new(settings.lease),
+            places: Places::new(settings.server, settings.disk.clone()),
+            cluster: settings.cluster().map(Cluster::new),
+            server_sessions: BTreeMap::new(),
             coordinator: settings
                 .coordinator
                 .clone()
-                .map(|part| Coordinator::new(part, settings.boot, settings.workers)),
-            shards_with_values: settings.shards.iter().map(|shard| (*shard, false)).collect(),
+                .map(|part| Coordinator::new(part, settings.boot, settings.workers, settings.min_workers)),
             settings,
             sessions: BTreeMap::new(),
             refused: RefusedCounts::default(),
             began: now,
-            reported: now,
+            too_few_since: None,
+            lacks: Lacks::default(),
             started: false,
+            shards_started: false,
+            addresses: Vec::new(),
+            offset: 0,
+            latest: now,
             batch_count: None,
             ended: None,
+        };
+        if control.settings.coordinator.is_some() {
+            // Nothing leaves: the words stay on this server.
+            control.open_link(now, &mut Vec::new());
         }
+        control
+    }
+
+    /// Tells where the servers are; nothing but words follows from it.
+    pub fn set_addresses(&mut self, addresses: Vec<String>) {
+        self.addresses = addresses;
+    }
+
+    /// A moment of this process in the time of the run: the two differ where a coordinator was restarted.
+    #[must_use]
+    pub const fn moment(&self, now: Moment) -> Moment {
+        Moment(now.0.wrapping_add(self.offset))
     }
 
     /// Takes one event in; what is to be done about it comes out in `effects`.
     pub fn handle(&mut self, now: Moment, event: ControlEvent, effects: &mut Vec<ControlEffect>) {
+        self.take(self.moment(now), event, effects);
+    }
+
+    /// The same at a moment of the run.
+    fn take(&mut self, now: Moment, event: ControlEvent, effects: &mut Vec<ControlEffect>) {
+        self.latest = self.latest.max(now);
         match event {
             ControlEvent::Opened { session, role, address } => {
-                self.sessions.insert(session, Session { role, address, worker: None });
+                self.sessions.insert(session, Session { role, address, worker: None, server: None });
                 let (server, boot) = (self.settings.server, self.settings.boot);
                 let message = ToPeer::Welcome { protocol: slackline_core::wire::PROTOCOL, server, boot };
                 effects.push(ControlEffect::Send { session, message });
@@ -216,6 +203,7 @@ impl Control {
             }
             ControlEvent::Closed { session } => {
                 let peer = self.sessions.remove(&session);
+                self.server_gone(session, peer.as_ref().and_then(|peer| peer.server));
                 let worker = peer.and_then(|peer| peer.worker).map(|(worker, _)| worker);
                 let has_left = worker.filter(|worker| {
                     self.members.session_of(*worker) == Some(session) && self.leaves(*worker)
@@ -229,12 +217,14 @@ impl Control {
                 *(if handshake { &mut self.refused.handshake } else { &mut self.refused.malformed }) += 1;
                 effects.push(ControlEffect::Notice(Notice::Refused { address, text }));
             }
-            ControlEvent::HasValues { shard } => {
-                self.shards_with_values.insert(shard, true);
-            }
+            ControlEvent::HasValues { shard } => self.places.got_values(shard),
             ControlEvent::Tick => self.tick(now, effects),
-            ControlEvent::Late { by } => self.members.forgive(by, now),
+            ControlEvent::Late { by } => {
+                self.members.forgive(by, now);
+                self.cluster.iter_mut().for_each(|cluster| cluster.forgive(by, now));
+            }
             ControlEvent::Interrupt { reason } => self.end(End::Stopped(reason), effects),
+            event => self.cluster_event(now, event, effects),
         }
         self.settle(now, effects);
     }
@@ -260,40 +250,21 @@ impl Control {
                 self.refuse(session, slackline_core::wire::RefusalCode::Fenced, text, effects);
             }
         }
-        if now.since(self.reported) >= self.settings.wait_report {
-            self.reported = now;
-            effects.extend(self.wait(now).map(ControlEffect::Notice));
-        }
-    }
-
-    /// What the whole run waits for, if it does.
-    fn wait(&self, now: Moment) -> Option<Notice> {
-        let coordinator = self.coordinator.as_ref()?;
-        if self.ended.is_some() {
-            return None;
-        }
-        if self.started {
-            if let Some(wait) = coordinator.groups.as_ref().and_then(|groups| groups.wait(now)) {
-                return Some(wait);
-            }
-            let batches = coordinator.batches_left();
-            return (self.members.is_empty() && !coordinator.is_over())
-                .then_some(Notice::NobodyLeft { batches });
-        }
-        let (here, wanted) = (self.members.registered(), self.settings.workers);
-        let missing = (0..wanted).map(WorkerId).filter(|worker| !self.members.is_registered(*worker));
-        Some(Notice::Awaiting {
-            here,
-            wanted,
-            missing: missing.take(4).collect(),
-            since: now.since(self.began),
-        })
+        self.tick_links(now, effects);
+        self.watch(now);
     }
 
     /// A worker is no member any more, whatever the reason.
     fn remove(&mut self, now: Moment, worker: WorkerId, gone: &Gone, effects: &mut Vec<ControlEffect>) {
+        let incarnation = self.members.incarnation_of(worker);
+        self.note_gone(worker, incarnation, gone, effects);
         self.members.remove(worker);
         effects.push(ControlEffect::Shards(ShardEvent::Remove { worker }));
+        if let (Some(cluster), Some(incarnation)) = (&mut self.cluster, incarnation)
+            && !matches!(gone, Gone::Left(_))
+        {
+            cluster.fence(worker, incarnation);
+        }
         if let Some(coordinator) = &mut self.coordinator {
             coordinator.forget(now, worker, gone);
         }
@@ -308,19 +279,27 @@ impl Control {
                 coordinator.forget_data();
             }
         }
-        let wanted = self.settings.workers;
-        let all_ask = |coordinator: &Coordinator| coordinator.asking() >= wanted;
-        if !self.started && self.coordinator.as_ref().is_some_and(all_ask) {
+        if self.may_begin(now) {
             self.start(effects);
         }
+        let too_few = self.pauses(now);
+        self.start_shards(effects);
         self.settle_groups(now, effects);
         let Some(coordinator) = &mut self.coordinator else { return };
+        coordinator.pause(too_few);
         for (worker, work) in coordinator.settle(now) {
             if let Some(session) = self.members.session_of(worker) {
                 effects.push(ControlEffect::Send { session, message: ToPeer::Work(work) });
             }
         }
-        if coordinator.is_over() && self.members.is_empty() {
+        let is_over = coordinator.is_over() && self.members.is_empty();
+        if let Some(cluster) = self.cluster.as_mut().filter(|_| is_over) {
+            cluster.finish();
+        }
+        if self.ended.is_none() {
+            self.settle_cluster(now, effects);
+        }
+        if is_over && self.cluster.as_mut().is_none_or(Cluster::finish) {
             self.end(End::Complete, effects);
         }
     }
@@ -330,11 +309,17 @@ impl Control {
     /// given work pulls. (Counting its own registrations, a server would wait for ever for one that died on its way.)
     fn start(&mut self, effects: &mut Vec<ControlEffect>) {
         self.started = true;
-        effects.push(ControlEffect::Shards(ShardEvent::Start));
-        effects.push(ControlEffect::Notice(Notice::Started { workers: self.settings.workers }));
+        effects.push(ControlEffect::Notice(Notice::Started {
+            workers: self.members.registered(),
+            wanted: self.settings.workers,
+        }));
         if let Some(coordinator) = &mut self.coordinator {
             coordinator.begin();
         }
+        if let Some(cluster) = &mut self.cluster {
+            cluster.trained();
+        }
+        self.start_shards(effects);
     }
 
     fn end(&mut self, end: End, effects: &mut Vec<ControlEffect>) {
@@ -399,6 +384,13 @@ impl Control {
         self.started
     }
 
+    /// The name of the run: drawn when it began first, kept in the coordinator's state and in checkpoints. Only on server 0, where there are
+    /// shards.
+    #[must_use]
+    pub fn run(&self) -> Option<u64> {
+        self.cluster.as_ref().map(Cluster::run)
+    }
+
     /// How it ended, if it did.
     #[must_use]
     pub const fn ended(&self) -> Option<&End> {
@@ -420,26 +412,6 @@ impl Control {
         }
     }
 
-    /// The status without the shards' rows; those are filled in by whoever owns the shards.
-    #[must_use]
-    pub fn status(&self, now: Moment) -> slackline_core::wire::Status {
-        let most = slackline_core::limits::STATUS_ROWS_MAX;
-        let clock = |worker| self.coordinator.as_ref().and_then(|coordinator| coordinator.clock_of(worker));
-        let (members, hidden) = self.members.rows(now, most, clock, |session| {
-            self.sessions.get(&session).map_or_else(String::new, |peer| peer.address.clone())
-        });
-        slackline_core::wire::Status {
-            server: self.settings.server,
-            phase: self.phase(now),
-            progress: self.record().map(|record| record.progress(now)),
-            members,
-            members_hidden: hidden,
-            held: Vec::new(),
-            shards: Vec::new(),
-            refused: self.refused,
-        }
-    }
-
     /// What must hold after every event.
     ///
     /// # Panics
@@ -455,11 +427,17 @@ impl Control {
         if let Some(coordinator) = &self.coordinator {
             coordinator.check_invariants();
         }
+        if let Some(cluster) = &self.cluster {
+            cluster.check_invariants();
+        }
     }
 
-    /// The clock at which a newcomer enters, as far as this server knows.
+    /// The clock at which a newcomer enters, as far as this server knows: not before the cut of a checkpoint that is being made.
     fn entry_clock(&self) -> Clock {
-        self.coordinator.as_ref().map_or(Clock(0), Coordinator::minimum)
+        let minimum = self.coordinator.as_ref().map_or(Clock(0), Coordinator::minimum);
+        let mark = self.cluster.as_ref().and_then(Cluster::mark);
+        let cut = mark.and_then(|mark| mark.rest).filter(|cut| cut.0 < u64::MAX);
+        cut.map_or(minimum, |cut| minimum.max(cut))
     }
 }
 

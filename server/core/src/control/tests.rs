@@ -2,11 +2,13 @@
 
 use super::*;
 use slackline_core::consistency::PolicySpec;
-use slackline_core::ids::{BatchIndex, Sequence};
+use slackline_core::ids::{BatchIndex, Generation, Sequence};
 use slackline_core::schedule::Cut;
 use slackline_core::wire::{
-    Ask, Evaluated, Join, Leave, Outcome, Pull, PullKind, RefusalCode, Register, Work,
+    Ask, BatchResult, Evaluated, Fate, Join, Leave, Origin, Outcome, Place, Pull, PullKind, RefusalCode,
+    Register, ServerOrder, ToServer, Work,
 };
+use std::collections::VecDeque;
 
 const LEASE: Duration = Duration::from_secs(10);
 
@@ -15,12 +17,15 @@ fn settings(workers: u32) -> ControlSettings {
         server: ServerId(0),
         workers,
         lease: LEASE,
-        wait_report: Duration::from_secs(5),
+        min_workers: None,
         layout_hash: 1,
         layout_text: "7850 values in 2 tensors".to_owned(),
         config_hash: 2,
         boot: 3,
-        shards: vec![ShardId(0)],
+        servers: 1,
+        shards: vec![(ShardId(0), ServerId(0))],
+        steps: Steps::Parts,
+        disk: Vec::new(),
         stop_on_bad_gradient: false,
         coordinator: Some(CoordinatorSettings {
             policy: PolicySpec::Ssp { staleness: 1 },
@@ -29,6 +34,10 @@ fn settings(workers: u32) -> ControlSettings {
             epochs: 1,
             evaluate_every_epochs: 0.0,
             sync: None,
+            replicas: 1,
+            keeps_map: false,
+            checkpoint_every: None,
+            resume: None,
         }),
     }
 }
@@ -41,14 +50,45 @@ struct Desk {
 
 impl Desk {
     fn new(settings: ControlSettings) -> Self {
-        Self { control: Control::new(settings, Moment(0)), now: Moment(0) }
+        let is_other = settings.coordinator.is_none();
+        let server = settings.server;
+        let mut desk = Self { control: Control::new(settings, Moment(0)), now: Moment(0) };
+        if is_other {
+            let (generation, origin) = (Generation(0), Origin::Nothing);
+            let place = Place { shard: ShardId(0), generation, primary: server, backup: None, origin };
+            desk.event(ControlEvent::CoordinatorOpened);
+            desk.event(ControlEvent::Ordered(ServerOrder::Places { number: 1, run: 0, places: vec![place] }));
+        }
+        desk
     }
 
+    /// Shards lead where they are placed, and maps are stored, at once; what belongs to that is not shown.
     fn event(&mut self, event: ControlEvent) -> Vec<ControlEffect> {
-        let mut effects = Vec::new();
-        self.control.handle(self.now, event, &mut effects);
-        self.control.check_invariants();
-        effects
+        let (mut events, mut shown) = (VecDeque::from([event]), Vec::new());
+        while let Some(event) = events.pop_front() {
+            let mut effects = Vec::new();
+            self.control.handle(self.now, event, &mut effects);
+            self.control.check_invariants();
+            for effect in effects {
+                match effect {
+                    ControlEffect::Place { shard, place: Some(place), .. } => {
+                        let (generation, members) = (place.generation, Vec::new());
+                        events.push_back(ControlEvent::Leads {
+                            shard,
+                            generation,
+                            has_values: false,
+                            members,
+                        });
+                    }
+                    ControlEffect::Persist(record) => {
+                        events.push_back(ControlEvent::Persisted { number: record.number });
+                    }
+                    ControlEffect::Coordinator(_) | ControlEffect::Place { .. } => {}
+                    effect => shown.push(effect),
+                }
+            }
+        }
+        shown
     }
 
     fn open(&mut self, session: u64, role: Role) {
@@ -85,7 +125,9 @@ impl Desk {
 
     fn register(&mut self, session: u64, worker: WorkerId, incarnation: Incarnation) -> Vec<ControlEffect> {
         let (layout_hash, config_hash, clock, batch_count) = (1, 2, Clock(0), 5);
-        let register = Register { worker, incarnation, layout_hash, config_hash, clock, batch_count };
+        let answered = Sequence(0);
+        let register =
+            Register { worker, incarnation, layout_hash, config_hash, clock, batch_count, answered };
         self.say(session, ToServer::Register(register))
     }
 
@@ -114,12 +156,15 @@ fn works(effects: &[ControlEffect]) -> Vec<(u64, Work)> {
     effects.iter().filter_map(work).collect()
 }
 
+/// Batch 0 is the first result, and so on, of whoever does it.
+fn done_at(number: u64, batch: u64, clock: u64) -> BatchResult {
+    BatchResult { number, batch: BatchIndex(batch), clock: Clock(clock), fate: Fate::Done { compute_us: 0 } }
+}
+
 fn ask(clock: u64, done: Option<u64>) -> ToServer {
     ToServer::Ask(Ask {
         clock: Clock(clock),
-        done: done.map(BatchIndex),
-        returned: None,
-        compute_us: 0,
+        results: done.into_iter().map(|batch| done_at(batch + 1, batch, clock.saturating_sub(2))).collect(),
         report: None,
     })
 }
@@ -197,15 +242,11 @@ fn the_missing_worker_is_named_until_it_comes() {
     for session in 0..3 {
         desk.enlist(session);
     }
-    let effects = desk.after(5.0);
-    let said: Vec<String> = effects
-        .iter()
-        .filter_map(|effect| match effect {
-            ControlEffect::Notice(notice) => Some(notice.to_string()),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(said, ["waiting for workers: 3 of 4 here, worker 3 missing (5 s)"]);
+    desk.after(5.0);
+    let [waiting] = desk.control.waits(desk.now).try_into().unwrap();
+    let here = "(here: worker 0, worker 1, worker 2)";
+    let text = format!("waiting for workers: 3 of 4 here, worker 3 missing {here}");
+    assert_eq!((waiting.wait.to_string(), waiting.since), (text, Duration::from_secs(5)));
     for session in 0..3 {
         assert!(works(&desk.say(session, ask(0, None))).is_empty());
     }
@@ -265,9 +306,11 @@ fn a_lost_connection_keeps_its_membership_within_the_lease() {
     desk.after(5.0);
     desk.open(1, Role::Worker);
     let effects = desk.register(1, worker, incarnation);
-    let entered = |effect: &ControlEffect| matches!(effect, ControlEffect::Shards(ShardEvent::Enter { .. }));
-    assert!(!effects.iter().any(entered), "entering again would forget its pushes");
-    assert!(matches!(effects[0], ControlEffect::Send { message: ToPeer::Registered { .. }, .. }));
+    // The shards keep what they know of it, and it is no news to anybody else.
+    let (shards, others): (Vec<_>, Vec<_>) =
+        effects.iter().partition(|effect| matches!(effect, ControlEffect::Shards(ShardEvent::Enter { .. })));
+    assert_eq!(shards.len(), 1);
+    assert!(matches!(others[..], [ControlEffect::Send { message: ToPeer::Registered { .. }, .. }]));
     assert!(desk.after(9.0).is_empty());
 }
 
@@ -341,13 +384,10 @@ fn another_server_begins_with_the_first_gated_pull() {
         desk.register(0, WorkerId(0), Incarnation(1));
         assert!(!desk.control.is_started());
         let effects = desk.say(0, pull.clone());
-        if workers == 1 {
-            assert_eq!(effects[0], ControlEffect::Shards(ShardEvent::Start));
-        } else {
-            // The run has begun, and one worker of it was never here: this process is not the one that the run began with.
-            assert_eq!(refusals(&effects)[0].0, RefusalCode::Stopped);
-        }
-        assert_eq!(desk.control.is_started(), workers == 1);
+        let place = |of: &dyn Fn(&ControlEffect) -> bool| effects.iter().position(of).unwrap();
+        let start = place(&|effect| *effect == ControlEffect::Shards(ShardEvent::Start));
+        let pull = place(&|effect| matches!(effect, ControlEffect::Shard { .. }));
+        assert!(desk.control.is_started() && start < pull);
     }
 }
 
@@ -394,8 +434,9 @@ fn a_run_without_workers_says_so() {
     desk.enlist(0);
     desk.say(0, ask(0, None));
     desk.after(11.0);
-    let effects = desk.after(5.0);
-    assert!(effects.contains(&ControlEffect::Notice(Notice::NobodyLeft { batches: 5 })), "{effects:?}");
+    desk.after(5.0);
+    let waits = desk.control.waits(desk.now);
+    assert_eq!(waits[0].wait, crate::waits::Wait::NobodyLeft { batches: 5 });
 }
 
 #[test]
@@ -404,7 +445,8 @@ fn one_worker_cannot_change_how_many_batches_there_are() {
     desk.enlist(0);
     let (worker, incarnation, _) = desk.join(1, None);
     let (layout_hash, config_hash, clock, batch_count) = (1, 2, Clock(0), 6);
-    let register = Register { worker, incarnation, layout_hash, config_hash, clock, batch_count };
+    let answered = Sequence(0);
+    let register = Register { worker, incarnation, layout_hash, config_hash, clock, batch_count, answered };
     assert_eq!(refusals(&desk.say(1, ToServer::Register(register)))[0].0, RefusalCode::Mismatch);
 }
 
@@ -418,5 +460,8 @@ fn a_renewal_is_answered() {
 
 mod claims;
 mod groups;
+mod keeping;
 mod losses;
 mod newcomers;
+mod returns;
+mod waiting;

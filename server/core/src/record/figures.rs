@@ -1,5 +1,6 @@
 //! The figures of a run, as `summary.json` and `metrics.jsonl` hold them.
 
+use bincode::{Decode, Encode};
 use serde::Serialize;
 use slackline_core::consistency::PolicySpec;
 use slackline_core::histogram::{Histogram, Spread};
@@ -165,6 +166,8 @@ pub struct TimeShares {
     pub wait_for_clock: f64,
     /// Sending pushes and waiting for their answers.
     pub push: f64,
+    /// Waiting for servers that were busy.
+    pub busy: f64,
     /// Pulling.
     pub pull: f64,
     /// Waiting for work or data.
@@ -180,6 +183,7 @@ impl TimeShares {
             compute: part(times.compute_us),
             wait_for_clock: part(times.wait_for_clock_us),
             push: part(times.push_us),
+            busy: part(times.busy_us),
             pull: part(times.pull_us),
             data: part(times.data_us),
             evaluate: part(times.evaluate_us),
@@ -238,6 +242,8 @@ pub struct Drops {
     pub stale: u64,
     /// They were not finite.
     pub not_finite: u64,
+    /// A guard of the server left them out.
+    pub guarded: u64,
 }
 
 /// What held pulls waited for.
@@ -264,7 +270,7 @@ impl Holds {
 }
 
 /// See [`Figures::recoveries`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Encode, Decode)]
 pub struct Recovery {
     /// The worker that was lost.
     pub worker: u32,

@@ -5,9 +5,11 @@ mod figures;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use bincode::{Decode, Encode};
 use slackline_core::ids::{Clock, Moment, WorkerId};
 use slackline_core::wire::{Evaluated, Progress, Report, Times};
 
+use crate::assign::{PastEvaluation, Position};
 use figures::share;
 pub use figures::{
     Asked, Bounded, Bytes, Decisions, Diverged, Drops, Figures, Final, Holds, Pulls, Pushes, Recovery,
@@ -15,7 +17,7 @@ pub use figures::{
 };
 
 /// One evaluation on the held-out examples.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Encode, Decode)]
 pub struct Evaluation {
     /// Samples handed out by then.
     pub samples: u64,
@@ -28,7 +30,7 @@ pub struct Evaluation {
 }
 
 /// Everything reported so far.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Encode, Decode)]
 pub struct Record {
     total: Report,
     began: Option<Moment>,
@@ -55,6 +57,8 @@ pub struct Record {
     /// Of an allreduce; none where there is none.
     recoveries: Option<Vec<Recovery>>,
     topology_chosen: Option<String>,
+    /// What the run had taken before it was resumed.
+    past: Duration,
 }
 
 /// Times the loss of a model that knows nothing. Untrained ones lie a little above it, and training only lowers it.
@@ -86,7 +90,45 @@ impl Record {
             diverged: None,
             recoveries: None,
             topology_chosen: None,
+            past: Duration::ZERO,
         }
+    }
+
+    /// The same for a run that goes on from a checkpoint: with its evaluations, its batches and the time that it had taken.
+    #[must_use]
+    pub fn resume(self, position: &Position) -> Self {
+        let evaluation = |past: &PastEvaluation| Evaluation {
+            samples: past.samples,
+            wall: Duration::from_nanos(past.wall_ns),
+            loss: past.loss,
+            accuracy: past.accuracy,
+        };
+        Self {
+            evaluations: position.evaluations.iter().map(evaluation).collect(),
+            batches_done: position.batches_done,
+            samples_done: position.samples_done,
+            past: Duration::from_nanos(position.wall_ns),
+            ..self
+        }
+    }
+
+    /// The evaluations, for a checkpoint.
+    #[must_use]
+    pub fn past_evaluations(&self) -> Vec<PastEvaluation> {
+        let past = |evaluation: &Evaluation| PastEvaluation {
+            samples: evaluation.samples,
+            wall_ns: evaluation.wall.as_nanos() as u64,
+            loss: evaluation.loss,
+            accuracy: evaluation.accuracy,
+        };
+        self.evaluations.iter().map(past).collect()
+    }
+
+    /// Time that the run has taken, with what it took before it was resumed.
+    #[must_use]
+    pub fn wall(&self, now: Moment) -> Duration {
+        let end = self.ended.unwrap_or(now);
+        self.past + self.began.map_or(Duration::ZERO, |began| end.since(began))
     }
 
     /// The same for an allreduce, which has recoveries.
@@ -166,7 +208,7 @@ impl Record {
 
     /// Adds an evaluation.
     pub fn evaluated(&mut self, now: Moment, evaluated: &Evaluated) {
-        let wall = self.began.map_or(Duration::ZERO, |began| self.ended.unwrap_or(now).since(began));
+        let wall = self.wall(now);
         let Evaluated { at_samples: samples, loss, accuracy, .. } = *evaluated;
         self.evaluations.push(Evaluation { samples, wall, loss, accuracy });
     }
@@ -270,6 +312,7 @@ impl Record {
                     abandoned: report.dropped_abandoned,
                     stale: report.dropped_stale,
                     not_finite: report.dropped_not_finite,
+                    guarded: report.dropped_guarded,
                 },
                 hold: Holds::new(policy, report.pulls_held),
             },

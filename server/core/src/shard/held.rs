@@ -77,7 +77,7 @@ enum Place {
 }
 
 /// See the module. Within a place, the order is that of arrival.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct HeldPulls {
     /// For the initial values or the start.
     early: Vec<Held>,

@@ -1,32 +1,46 @@
 //! One shard: a range of keys with its values, optimizer state, clock table and held pulls.
 //!
-//! The shard has one owner and is driven by events. A push goes `push.rs` -> seen before? -> policy -> optimizer -> version + 1;
-//! a pull goes `pull.rs` -> held until the policy allows -> served from a snapshot that all readers of one version share.
+//! The shard has one owner and is driven by events. A push goes `push.rs` -> seen before? -> where steps are whole: kept aside until
+//! all shards have their piece (`staging.rs`) -> policy -> optimizer -> version + 1; a pull goes `pull.rs` -> held until the policy allows ->
+//! served from a snapshot that all readers of one version share. `state.rs` and `facts.rs` say all that a shard is, for copies and
+//! checkpoints; `cut.rs` makes the state of a checkpoint while the shard goes on.
 
+mod cut;
+mod event;
+mod facts;
 mod held;
+mod member;
 mod pull;
 mod push;
+mod staging;
+mod state;
 mod values;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use slackline_core::config::{self, Steps};
 use slackline_core::consistency::delay::Delay;
 use slackline_core::consistency::{ClockTable, DelaySpec, Policy, PolicySpec, Room, Standing};
 use slackline_core::ids::{
-    BatchIndex, Clock, Incarnation, KeyRange, Moment, Sequence, SessionId, ShardId, Version, WorkerId,
+    BatchIndex, Clock, Incarnation, KeyRange, Moment, Sequence, ShardId, Version, WorkerId,
 };
 use slackline_core::layout::Layout;
 use slackline_core::optimizer::{Optimizer, OptimizerSpec};
-use slackline_core::wire::{PullKind, PushOutcome, Pushed, Served, ShardRow};
+use slackline_core::wire::{PushOutcome, Pushed, ShardRow};
 
+use cut::OpenCut;
+pub use event::{Push, ShardEffect, ShardEvent};
+pub use facts::{FormerShard, Joined, StateError};
 pub use held::Held;
 use held::HeldPulls;
+use member::Member;
 use push::Collected;
+pub use state::{ShardState, StateArray};
 use values::Values;
 
 use crate::dedup::PushWindow;
-use crate::notice::Notice;
+use crate::guard::Guard;
 
 /// What a shard is made from.
 #[derive(Clone, Debug)]
@@ -47,141 +61,14 @@ pub struct ShardSettings {
     pub workers: u32,
     /// Samples of a whole batch where batches follow the workers' speeds: a push that is applied alone then counts by its share.
     pub batch: Option<u64>,
-}
-
-/// What can happen to a shard.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ShardEvent {
-    /// A worker became a member.
-    Enter {
-        /// The worker.
-        worker: WorkerId,
-        /// Its incarnation.
-        incarnation: Incarnation,
-        /// Its clock.
-        clock: Clock,
-        /// Active for those that the run begins with, joining for later ones.
-        standing: Standing,
-        /// Batches of the run.
-        batch_count: u64,
-    },
-    /// A member that had finished has work again.
-    Reenter {
-        /// The worker.
-        worker: WorkerId,
-        /// Its clock.
-        clock: Clock,
-    },
-    /// A member has no work: out of the clock table, still a member.
-    Finish {
-        /// The worker.
-        worker: WorkerId,
-    },
-    /// A worker is no member any more.
-    Remove {
-        /// The worker.
-        worker: WorkerId,
-    },
-    /// All workers that the run begins with are members.
-    Start,
-    /// A worker brought the initial values; only the first time counts.
-    Initialize(Vec<f32>),
-    /// A push has arrived.
-    Push(Push),
-    /// Time has passed: at the latest at [`Shard::next_deadline`].
-    Tick,
-    /// A pull has arrived.
-    Pull {
-        /// The session to answer.
-        session: SessionId,
-        /// The worker that reads; none for an observer.
-        reader: Option<(WorkerId, Incarnation)>,
-        /// Number of the pull.
-        request: u64,
-        /// Gated or not.
-        kind: PullKind,
-    },
-}
-
-/// A push with its facts.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Push {
-    /// The session to answer.
-    pub session: SessionId,
-    /// Who pushed.
-    pub worker: WorkerId,
-    /// Its incarnation.
-    pub incarnation: Incarnation,
-    /// Number of the push.
-    pub sequence: Sequence,
-    /// Iterations the worker had completed before this one.
-    pub clock: Clock,
-    /// The version the gradient was computed on.
-    pub pulled: Version,
-    /// The batch it is of.
-    pub batch: BatchIndex,
-    /// Samples it is the mean of.
-    pub samples: u32,
-    /// The gradient, one value a key; none when the iteration has nothing for this shard.
-    pub gradient: Option<Vec<f32>>,
-}
-
-/// What a shard asks for.
-#[derive(Clone, Debug)]
-pub enum ShardEffect {
-    /// Tell a worker what became of its push.
-    Answer {
-        /// The session to tell.
-        session: SessionId,
-        /// What.
-        pushed: Pushed,
-    },
-    /// Send values.
-    Serve {
-        /// The session that pulled.
-        session: SessionId,
-        /// The worker that reads; none for an observer.
-        reader: Option<(WorkerId, Incarnation)>,
-        /// Number of the pull.
-        request: u64,
-        /// The values: all who pull one version share one buffer.
-        values: Arc<Vec<f32>>,
-        /// The facts beside them.
-        served: Served,
-    },
-    /// Tell a worker that its clock was closed without it.
-    Overtaken {
-        /// The session it pulled over.
-        session: SessionId,
-        /// The clock that is open.
-        open: Clock,
-    },
-    /// The shard has values now.
-    HasValues,
-    /// A gradient's buffer is free again.
-    Recycle(Vec<f32>),
-    /// For the log.
-    Notice(Notice),
-}
-
-/// A worker that may push and pull here.
-#[derive(Clone, Debug)]
-struct Member {
-    incarnation: Incarnation,
-    window: PushWindow,
-    /// The session of its last gated pull.
-    session: Option<SessionId>,
-    /// The values that it last read with their version, where gradients are corrected by them.
-    read: Option<(Version, Arc<Vec<f32>>)>,
-}
-
-impl Member {
-    fn new(incarnation: Incarnation) -> Self {
-        Self { incarnation, window: PushWindow::default(), session: None, read: None }
-    }
+    /// Whether the pieces of a step wait for each other.
+    pub steps: Steps,
+    /// What is not let in.
+    pub guard: config::Guard,
 }
 
 /// One shard.
+#[derive(Clone)]
 pub struct Shard {
     id: ShardId,
     keys: KeyRange,
@@ -191,10 +78,19 @@ pub struct Shard {
     delay: Delay,
     optimizer: Optimizer,
     batch: Option<u64>,
+    steps: Steps,
+    guard: Guard,
     values: Values,
     version: Version,
     table: ClockTable,
     members: BTreeMap<WorkerId, Member>,
+    /// Where steps are whole: workers that are gone, until it is known what becomes of their pieces.
+    doubts: BTreeMap<(WorkerId, Incarnation), Member>,
+    /// What is remembered of the last incarnations that are gone, however they went: another server can take one of them for a member
+    /// still, and what it sends again must not count twice. None where it was decided what becomes of its last steps: it never comes back.
+    gone: BTreeMap<(Incarnation, WorkerId), Option<PushWindow>>,
+    /// The highest clock of a push that was taken in of each worker that has gone: a cut may not be below that.
+    departed: BTreeMap<WorkerId, Clock>,
     /// Pushes kept until their clock closes, by clock.
     collected: BTreeMap<Clock, Vec<Collected>>,
     /// When the last of them came.
@@ -206,16 +102,23 @@ pub struct Shard {
     /// Workers whose push has arrived or was settled: their own pulls may wait for that.
     woken: Vec<WorkerId>,
     started: bool,
+    /// A member has said that it is further than this shard knew: what others did can be lost with a server, too.
+    is_behind: bool,
     batch_count: u64,
     /// The furthest batch that was applied.
     furthest: BatchIndex,
+    /// The cut that is being made.
+    cut: Option<Box<OpenCut>>,
+    /// The last checkpoint that was asked for.
+    last_mark: u64,
 }
 
 impl Shard {
     /// A shard without values and members.
     #[must_use]
     pub fn new(settings: ShardSettings) -> Self {
-        let ShardSettings { id, keys, layout, policy, delay, optimizer, workers, batch } = settings;
+        let ShardSettings { id, keys, layout, policy, delay, optimizer, workers, batch, steps, guard } =
+            settings;
         let steps_per_clock = if policy.takes_means() { 1 } else { workers };
         Self {
             id,
@@ -225,49 +128,64 @@ impl Shard {
             delay: Delay::new(delay, keys.len as usize),
             optimizer: Optimizer::new(optimizer, &layout, keys, steps_per_clock),
             batch,
+            steps,
+            guard: Guard::new(guard),
             layout,
             values: Values::default(),
             version: Version(0),
             table: ClockTable::default(),
             members: BTreeMap::new(),
+            doubts: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            departed: BTreeMap::new(),
             collected: BTreeMap::new(),
             collected_at: Moment(0),
             open: Clock(0),
             held: HeldPulls::default(),
             woken: Vec::new(),
             started: false,
+            is_behind: false,
             batch_count: 1,
             furthest: BatchIndex(0),
+            cut: None,
+            last_mark: 0,
         }
     }
 
     /// Takes one event in; what is to be done about it comes out in `effects`.
     pub fn handle(&mut self, now: Moment, event: ShardEvent, effects: &mut Vec<ShardEffect>) {
+        let touched = self.cut.as_ref().and_then(|_| event.worker());
+        self.mirror(now, &event);
         match event {
-            ShardEvent::Enter { worker, incarnation, clock, standing, batch_count } => {
-                self.held.forget(worker);
-                self.members.insert(worker, Member::new(incarnation));
-                self.table.enter(worker, clock, standing);
+            ShardEvent::Enter { worker, incarnation, clock, standing, batch_count, answered } => {
                 self.batch_count = batch_count.max(1);
+                self.enter((worker, incarnation), clock, standing, answered, effects);
+                self.take_answered(now, worker, incarnation, answered, effects);
             }
-            ShardEvent::Reenter { worker, clock } if self.members.contains_key(&worker) => {
-                self.table.enter(worker, clock, Standing::Joining);
-            }
-            ShardEvent::Reenter { .. } | ShardEvent::Tick => {}
+            ShardEvent::Reenter { worker, clock } => self.reenter(worker, clock),
+            ShardEvent::Tick => {}
             ShardEvent::Finish { worker } => self.table.leave(worker),
-            ShardEvent::Remove { worker } => {
-                self.table.leave(worker);
-                self.members.remove(&worker);
-                self.held.forget(worker);
-            }
+            ShardEvent::Remove { worker } => self.remove(worker, effects),
+            ShardEvent::Fence { worker, incarnation } => self.fence(worker, incarnation, effects),
             ShardEvent::Start => self.started = true,
             ShardEvent::Initialize(values) => self.initialize(values, effects),
             ShardEvent::Push(push) => self.push(now, push, effects),
+            ShardEvent::Commit { worker, incarnation, sequence } => {
+                self.commit(now, worker, incarnation, sequence, effects);
+            }
+            ShardEvent::Resolve { worker, incarnation, through } => {
+                self.resolve(now, worker, incarnation, through, effects);
+            }
+            ShardEvent::Mark(mark) => self.mark(now, mark, effects),
+            ShardEvent::Lead { members, started } => self.lead(&members, started, effects),
             ShardEvent::Pull { session, reader, request, kind } => {
                 self.pull(now, Held::new(session, reader, request, kind, now), effects);
             }
         }
         self.settle_all(now, effects);
+        if self.cut.is_some() {
+            self.settle_cut(now, touched, effects);
+        }
     }
 
     /// What follows from the state: clocks close, pulls are released, until nothing more does.
@@ -298,10 +216,6 @@ impl Shard {
         } else {
             effects.push(ShardEffect::Recycle(values));
         }
-    }
-
-    fn member(&self, worker: WorkerId, incarnation: Incarnation) -> Option<&Member> {
-        self.members.get(&worker).filter(|member| member.incarnation == incarnation)
     }
 
     /// Which shard it is.
@@ -359,7 +273,8 @@ impl Shard {
         let minimum = self.table.minimum().unwrap_or_default();
         for (worker, clock, standing) in self.table.rows() {
             assert!(self.members.contains_key(&worker), "{worker} is in the clock table but no member");
-            if let (Standing::Active, Some(bound)) = (standing, self.spec.lead_bound()) {
+            if let (Standing::Active, Some(bound), false) = (standing, self.spec.lead_bound(), self.is_behind)
+            {
                 assert!(
                     clock.0 - minimum.0 <= bound,
                     "{worker} at {clock} leads {minimum} by more than {bound}"
@@ -367,10 +282,8 @@ impl Shard {
             }
         }
         self.held.check(self.started && !self.values.is_empty(), self.table.minimum(), self.open);
-        for (worker, member) in &self.members {
-            let (len, most) = (member.window.len(), 2 * slackline_core::limits::PUSH_WINDOW);
-            assert!(len <= most, "{len} answers are kept for {worker}, more than {most}");
-        }
+        self.check_members();
+        self.check_cut();
         for clock in self.collected.keys() {
             assert!(*clock >= self.open, "{clock} was closed but pushes of it are kept");
         }
@@ -378,7 +291,7 @@ impl Shard {
 
     fn pushed(&self, sequence: Sequence, worker: WorkerId, outcome: PushOutcome) -> Pushed {
         let clock = self.table.clock_of(worker).unwrap_or_default();
-        Pushed { shard: self.id, sequence, duplicate: false, clock, outcome, held_us: 0 }
+        Pushed { shard: self.id, sequence, duplicate: false, clock, outcome, held_us: 0, busy_us: 0 }
     }
 }
 
@@ -395,4 +308,4 @@ fn room<'a>(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

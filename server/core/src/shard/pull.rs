@@ -5,10 +5,10 @@ use slackline_core::ids::{Clock, Moment};
 use slackline_core::wire::{HeldRow, PullKind, Served};
 
 use super::held::{Held, Waits};
-use super::{Shard, ShardEffect, room};
+use super::{Shard, ShardEffect, ShardEvent, room};
 
 impl Shard {
-    pub(super) fn pull(&mut self, now: Moment, pull: Held, effects: &mut Vec<ShardEffect>) {
+    pub(super) fn pull(&mut self, now: Moment, mut pull: Held, effects: &mut Vec<ShardEffect>) {
         if pull.kind != PullKind::Snapshot {
             let Some((worker, incarnation)) = pull.reader else { return };
             let Some(member) =
@@ -18,8 +18,17 @@ impl Shard {
                 return;
             };
             member.session = Some(pull.session);
-            // A worker has one gated pull at a time: a second one is a retry from a new session, or for fresher values.
-            self.held.take(worker);
+            if pull.gated_reader().is_some() {
+                member.comes_to(pull.after(), pull.clock());
+            }
+            // A worker has one gated pull at a time: a second one is a retry from a new session, or for fresher values. The very same
+            // one goes on waiting: a host puts it into the journal once more for a new copy.
+            let same = |held: &Held| {
+                (held.session, held.request, held.kind) == (pull.session, pull.request, pull.kind)
+            };
+            if let Some(held) = self.held.take(worker).filter(same) {
+                pull = held;
+            }
         }
         self.try_serve(now, pull, effects);
     }
@@ -147,6 +156,14 @@ impl Shard {
         };
         let (session, reader, request) = (pull.session, pull.reader, pull.request);
         effects.push(ShardEffect::Serve { session, reader, request, values, served });
+    }
+
+    /// The gated pulls that wait, as events: for a copy that begins with the state, which has none of them.
+    pub(crate) fn held_again(&self) -> impl Iterator<Item = ShardEvent> + '_ {
+        self.held.all().filter(|held| held.gated_reader().is_some()).map(|held| {
+            let Held { session, reader, request, kind, .. } = *held;
+            ShardEvent::Pull { session, reader, request, kind }
+        })
     }
 
     /// The rows that a status shows, at most `most`.

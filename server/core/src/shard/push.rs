@@ -1,53 +1,87 @@
 //! A push on its way through a shard: member? seen before? finite? then the policy's verdict.
 
+use std::sync::Arc;
+
+use bincode::{Decode, Encode};
 use slackline_core::aggregate::{first_not_finite, scale, weighted_mean};
+use slackline_core::config::Steps;
 use slackline_core::consistency::{DropReason, PushVerdict};
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, Moment, Sequence, SessionId, Version, WorkerId};
 use slackline_core::optimizer::Step;
-use slackline_core::wire::{PushOutcome, Pushed};
+use slackline_core::wire::{Guarded, PushOutcome, Pushed};
 
-use super::{Member, Push, Shard, ShardEffect, room};
+use super::{Push, Shard, ShardEffect, room};
 use crate::dedup::Seen;
+use crate::guard::{Verdict, largest_share};
 use crate::notice::Notice;
 
-/// A push that waits for its clock to close.
-#[derive(Debug)]
-pub(super) struct Collected {
-    session: SessionId,
-    worker: WorkerId,
+/// What is known of a push beside its gradient and the session to answer.
+#[derive(Clone, Copy, Debug, PartialEq, Encode, Decode)]
+pub(super) struct Facts {
+    pub(super) worker: WorkerId,
     /// A later incarnation can have a push of the same number under way.
-    incarnation: Incarnation,
-    sequence: Sequence,
-    pulled: Version,
-    batch: BatchIndex,
-    samples: u32,
-    gradient: Vec<f32>,
-    since: Moment,
-    /// Share of the rate that its staleness leaves it.
-    weight: f32,
-    /// It was answered when it came.
-    is_answered: bool,
+    pub(super) incarnation: Incarnation,
+    pub(super) sequence: Sequence,
+    pub(super) clock: Clock,
+    pub(super) pulled: Version,
+    pub(super) batch: BatchIndex,
+    pub(super) samples: u32,
 }
 
-impl Collected {
+impl Facts {
+    const fn of(push: &Push) -> Self {
+        let Push { worker, incarnation, sequence, clock, pulled, batch, samples, .. } = *push;
+        Self { worker, incarnation, sequence, clock, pulled, batch, samples }
+    }
+
     const fn name(&self) -> (WorkerId, Incarnation, Sequence) {
         (self.worker, self.incarnation, self.sequence)
     }
 }
 
+/// A piece of a step that waits for those of the other shards.
+#[derive(Clone, Debug)]
+pub(super) struct Piece {
+    pub(super) facts: Facts,
+    /// The session to answer; none for that of a server that is gone.
+    pub(super) session: Option<SessionId>,
+    /// Shared with states that are being kept.
+    pub(super) gradient: Option<Arc<Vec<f32>>>,
+}
+
+/// A push that waits for its clock to close.
+#[derive(Clone, Debug)]
+pub(super) struct Collected {
+    pub(super) facts: Facts,
+    pub(super) session: Option<SessionId>,
+    pub(super) gradient: Arc<Vec<f32>>,
+    pub(super) since: Moment,
+    /// Share of the rate that its staleness leaves it.
+    pub(super) weight: f32,
+    /// It was answered when it came.
+    pub(super) is_answered: bool,
+}
+
 impl Shard {
     pub(super) fn push(&mut self, now: Moment, mut push: Push, effects: &mut Vec<ShardEffect>) {
         let gradient = push.gradient.take();
-        let (session, worker, sequence) = (push.session, push.worker, push.sequence);
+        let (facts, session) = (Facts::of(&push), push.session);
+        let (worker, sequence) = (facts.worker, facts.sequence);
+        let member = self.members.get_mut(&worker).filter(|member| member.incarnation == facts.incarnation);
+        if let Some(piece) = member.and_then(|member| member.staged.get_mut(&sequence)) {
+            piece.session = piece.session.max(Some(session));
+            effects.push(ShardEffect::Staged { session, sequence });
+            effects.extend(gradient.map(ShardEffect::Recycle));
+            return;
+        }
         let answer = |pushed: Pushed| ShardEffect::Answer { session, pushed };
-        let seen = match self.member(worker, push.incarnation) {
-            Some(member) => member.window.look(sequence),
-            None => Seen::Answered(PushOutcome::Fenced),
-        };
-        match seen {
+        match self.look(&facts) {
             Seen::New => {
                 if self.fits(gradient.as_deref()) {
-                    self.take_in(now, &push, gradient, effects);
+                    match self.steps {
+                        Steps::Whole => self.stage(now, facts, session, gradient, effects),
+                        Steps::Parts => self.admit(now, &facts, Some(session), gradient, effects),
+                    }
                     return;
                 }
                 effects.push(answer(self.pushed(sequence, worker, PushOutcome::WrongKeys)));
@@ -62,82 +96,114 @@ impl Shard {
             Seen::Pending => {
                 // The answer goes to the latest session, the others are gone. What was sent over an earlier one can still come later.
                 let waiting = self.collected.values_mut().flatten();
-                let asked = (worker, push.incarnation, sequence);
-                for kept in waiting.filter(|kept| kept.name() == asked) {
-                    kept.session = kept.session.max(session);
+                for kept in waiting.filter(|kept| kept.facts.name() == facts.name()) {
+                    kept.session = kept.session.max(Some(session));
                 }
             }
         }
         effects.extend(gradient.map(ShardEffect::Recycle));
     }
 
-    fn fits(&self, gradient: Option<&[f32]>) -> bool {
-        self.started
-            && !self.values.is_empty()
-            && gradient.is_none_or(|gradient| gradient.len() as u64 == self.keys.len)
+    fn look(&self, facts: &Facts) -> Seen {
+        match self.member(facts.worker, facts.incarnation) {
+            // Pieces that wait will be in the window once they are taken in: there must be room for them.
+            Some(member) if !member.has_room() => match member.window.look(facts.sequence) {
+                Seen::New => Seen::OutOfWindow,
+                seen => seen,
+            },
+            Some(member) => member.window.look(facts.sequence),
+            None => Seen::Answered(PushOutcome::Fenced),
+        }
     }
 
-    /// A push that was never seen before.
-    fn take_in(
+    fn fits(&self, gradient: Option<&[f32]>) -> bool {
+        !self.values.is_empty() && gradient.is_none_or(|gradient| gradient.len() as u64 == self.keys.len)
+    }
+
+    /// A push that was never taken in before: it counts from here on. Returns what became of it; none while it is collected.
+    pub(super) fn take_in(
         &mut self,
         now: Moment,
-        push: &Push,
+        facts: &Facts,
+        session: Option<SessionId>,
         gradient: Option<Vec<f32>>,
         effects: &mut Vec<ShardEffect>,
-    ) {
-        if let Some(member) = self.members.get_mut(&push.worker) {
-            member.window.arrive(push.sequence);
-        }
+    ) -> Option<PushOutcome> {
+        let member = self.members.get_mut(&facts.worker);
+        let Some(member) = member.filter(|member| member.incarnation == facts.incarnation) else {
+            // A piece of a worker that is gone: its clock counts no more, and a later incarnation's is its own.
+            return gradient.and_then(|gradient| self.decide(now, facts, session, gradient, effects));
+        };
+        member.window.arrive(facts.sequence);
+        member.comes_to(facts.sequence, facts.clock.next());
+        member.reached = member.reached.max(Some(facts.clock));
         let outcome = match gradient {
             None => Some(PushOutcome::Nothing),
-            Some(gradient) => self.decide(now, push, gradient, effects),
+            Some(gradient) => self.decide(now, facts, session, gradient, effects),
         };
-        let mut clock = push.clock.next();
-        if !self.table.is_active(push.worker) || self.policy.moves_up() {
+        let mut clock = facts.clock.next();
+        if !self.table.is_active(facts.worker) || self.policy.moves_up() {
             // Whoever is late goes on with the others. A joiner begins to count at the minimum, also when there is none at present: at the last one that there was.
             clock = clock.max(self.open);
         }
-        self.table.advance(push.worker, clock);
-        self.woken.push(push.worker);
+        self.table.advance(facts.worker, clock);
+        self.woken.push(facts.worker);
         if let Some(outcome) = outcome {
-            let name = (push.worker, push.incarnation, push.sequence);
-            self.settle(push.session, name, outcome, 0, effects);
+            self.settle(session, facts.name(), outcome, 0, effects);
         }
+        outcome
     }
 
     /// What becomes of a gradient; none while it is collected.
     fn decide(
         &mut self,
         now: Moment,
-        push: &Push,
+        facts: &Facts,
+        session: Option<SessionId>,
         mut gradient: Vec<f32>,
         effects: &mut Vec<ShardEffect>,
     ) -> Option<PushOutcome> {
-        if let Some(index) = first_not_finite(&gradient) {
-            return Some(self.refuse_not_finite(push, index, gradient, effects));
+        // Other shards have taken in their pieces of the step in time: this one must not be late alone.
+        let is_owed = self.member(facts.worker, facts.incarnation).is_none();
+        let staleness = self.version.0.saturating_sub(facts.pulled.0);
+        let verdict = if is_owed {
+            first_not_finite(&gradient).map_or(Verdict::Take, |index| Verdict::NotFinite { index })
+        } else {
+            self.guard.look(now, facts.worker, &mut gradient)
+        };
+        if let Some(outcome) = self.guarded(facts, staleness, &verdict, &gradient, effects) {
+            effects.push(ShardEffect::Recycle(gradient));
+            return Some(outcome);
         }
-        let staleness = self.version.0.saturating_sub(push.pulled.0);
         let spec = self.delay.spec();
-        if spec.drop_at.is_some_and(|most| staleness >= most) {
+        let too_stale = spec.drop_at.is_some_and(|most| staleness >= most);
+        // A worker that another shard has moved up can call it one of the open clock, but it was computed on values of before.
+        let too_late = self.policy.abandons() && staleness > 0;
+        if (too_stale || too_late) && !is_owed {
             effects.push(ShardEffect::Recycle(gradient));
-            return Some(PushOutcome::Dropped(DropReason::TooStale { staleness }));
-        }
-        if self.policy.abandons() && staleness > 0 {
-            // A worker that another shard has moved up can call it one of the open clock, but it was computed on values of before.
-            effects.push(ShardEffect::Recycle(gradient));
-            return Some(PushOutcome::Dropped(DropReason::LateClock { open: self.open }));
+            let reason = if too_stale {
+                DropReason::TooStale { staleness }
+            } else {
+                DropReason::LateClock { open: self.open }
+            };
+            return Some(PushOutcome::Dropped(reason));
         }
         if spec.treatment.compensates() {
-            self.compensate(push, &mut gradient);
+            self.compensate(facts, &mut gradient);
             // The square of a large gradient that is finite need not be.
             if let Some(index) = first_not_finite(&gradient) {
-                return Some(self.refuse_not_finite(push, index, gradient, effects));
+                let outcome = self.refuse_not_finite(facts, staleness, index, effects);
+                effects.push(ShardEffect::Recycle(gradient));
+                return Some(outcome);
             }
         }
         let room = room(&self.table, self.open, &self.collected, self.collected_at);
-        match self.policy.push(now, &room, push.worker, push.clock) {
-            PushVerdict::Apply => Some(self.apply_alone(push, gradient, staleness, effects)),
-            PushVerdict::Collect { at } => self.collect(now, push, gradient, staleness, at),
+        match self.policy.push(now, &room, facts.worker, facts.clock) {
+            PushVerdict::Apply => Some(self.apply_alone(facts, gradient, staleness, effects)),
+            PushVerdict::Collect { at } => self.collect(now, facts, session, gradient, staleness, at),
+            PushVerdict::Drop(_) if is_owed => {
+                self.collect(now, facts, session, gradient, staleness, self.open)
+            }
             PushVerdict::Drop(reason) => {
                 effects.push(ShardEffect::Recycle(gradient));
                 Some(PushOutcome::Dropped(reason))
@@ -145,36 +211,66 @@ impl Shard {
         }
     }
 
-    /// Names what is wrong with a gradient, which is left out.
+    /// What the guard's verdict makes of a gradient, with its words for the log; none if it may go on.
+    fn guarded(
+        &self,
+        facts: &Facts,
+        staleness: u64,
+        verdict: &Verdict,
+        gradient: &[f32],
+        effects: &mut Vec<ShardEffect>,
+    ) -> Option<PushOutcome> {
+        if let Some(beyond) = self.guard.beyond(verdict) {
+            let tensor = largest_share(&self.layout, self.keys, gradient);
+            effects.push(ShardEffect::Notice(Notice::Guarded {
+                worker: facts.worker,
+                shard: self.id,
+                clock: facts.clock,
+                sequence: facts.sequence,
+                staleness,
+                tensor: tensor.map_or_else(String::new, |(path, _)| path.to_owned()),
+                beyond,
+            }));
+        }
+        match *verdict {
+            Verdict::Take | Verdict::Clipped { .. } => None,
+            Verdict::NotFinite { index } => Some(self.refuse_not_finite(facts, staleness, index, effects)),
+            Verdict::Norm { .. } => Some(PushOutcome::Guarded(Guarded::Norm)),
+            Verdict::Rate { .. } => Some(PushOutcome::Guarded(Guarded::Rate)),
+        }
+    }
+
+    /// Names what is wrong with a gradient.
     fn refuse_not_finite(
         &self,
-        push: &Push,
+        facts: &Facts,
+        staleness: u64,
         index: usize,
-        gradient: Vec<f32>,
         effects: &mut Vec<ShardEffect>,
     ) -> PushOutcome {
         let key = self.keys.start + index as u64;
         let tensor = self.layout.tensor_of(key).map_or_else(String::new, |tensor| tensor.path.clone());
-        let (worker, shard, clock) = (push.worker, self.id, push.clock);
-        effects.push(ShardEffect::Notice(Notice::BadGradient { worker, shard, clock, tensor }));
-        effects.push(ShardEffect::Recycle(gradient));
+        let (worker, shard) = (facts.worker, self.id);
+        let (clock, sequence) = (facts.clock, facts.sequence);
+        let notice = Notice::BadGradient { worker, shard, clock, sequence, staleness, tensor };
+        effects.push(ShardEffect::Notice(notice));
         PushOutcome::NotFinite { key }
     }
 
     fn apply_alone(
         &mut self,
-        push: &Push,
+        facts: &Facts,
         gradient: Vec<f32>,
         staleness: u64,
         effects: &mut Vec<ShardEffect>,
     ) -> PushOutcome {
         let weight = self.delay.spec().treatment.weight(staleness);
-        let share = self.batch.map_or(1.0, |batch| (f64::from(push.samples) / batch as f64) as f32);
+        let share = self.batch.map_or(1.0, |batch| (f64::from(facts.samples) / batch as f64) as f32);
         let step = Step {
-            progress: self.progress(push.batch),
+            progress: self.progress(facts.batch),
             weight: weight * share,
             version: self.version.0,
-            pulled: push.pulled.0,
+            pulled: facts.pulled.0,
         };
         self.apply(&gradient, &step);
         effects.push(ShardEffect::Recycle(gradient));
@@ -185,7 +281,8 @@ impl Shard {
     fn collect(
         &mut self,
         now: Moment,
-        push: &Push,
+        facts: &Facts,
+        session: Option<SessionId>,
         gradient: Vec<f32>,
         staleness: u64,
         at: Clock,
@@ -194,14 +291,9 @@ impl Shard {
         let is_answered = !self.policy.withholds();
         self.collected_at = now;
         self.collected.entry(at).or_default().push(Collected {
-            session: push.session,
-            worker: push.worker,
-            incarnation: push.incarnation,
-            sequence: push.sequence,
-            pulled: push.pulled,
-            batch: push.batch,
-            samples: push.samples,
-            gradient,
+            facts: *facts,
+            session,
+            gradient: Arc::new(gradient),
             since: now,
             weight,
             is_answered,
@@ -210,10 +302,12 @@ impl Shard {
     }
 
     /// Corrects a gradient for what the values moved since its worker read them, where that is asked for and known.
-    fn compensate(&mut self, push: &Push, gradient: &mut [f32]) {
-        let read = self.members.get(&push.worker).and_then(|member: &Member| member.read.as_ref());
-        if let (Some((version, read)), Some(now)) = (read, self.values.current())
-            && *version == push.pulled
+    fn compensate(&mut self, facts: &Facts, gradient: &mut [f32]) {
+        let member = self.members.get(&facts.worker);
+        let member = member.filter(|member| member.incarnation == facts.incarnation);
+        if let (Some((version, read)), Some(now)) =
+            (member.and_then(|member| member.read.as_ref()), self.values.current())
+            && *version == facts.pulled
         {
             self.delay.compensate(gradient, now, read);
         }
@@ -235,19 +329,20 @@ impl Shard {
 
     fn settle(
         &mut self,
-        session: SessionId,
+        session: Option<SessionId>,
         (worker, incarnation, sequence): (WorkerId, Incarnation, Sequence),
         outcome: PushOutcome,
         held_us: u64,
         effects: &mut Vec<ShardEffect>,
     ) {
-        if let Some(member) = self.members.get_mut(&worker)
-            && member.incarnation == incarnation
-        {
-            member.window.answer(sequence, outcome);
+        if let Some(window) = self.window(worker, incarnation) {
+            window.answer(sequence, outcome);
         }
-        let pushed = Pushed { held_us, ..self.pushed(sequence, worker, outcome) };
-        effects.push(ShardEffect::Answer { session, pushed });
+        // Without a session the worker sends it again over a new one, and is answered from the window.
+        if let Some(session) = session {
+            let pushed = Pushed { held_us, ..self.pushed(sequence, worker, outcome) };
+            effects.push(ShardEffect::Answer { session, pushed });
+        }
     }
 
     /// Closes every clock (or round) that the policy wants closed.
@@ -287,31 +382,38 @@ impl Shard {
 
     /// Applies the mean of one clock's pushes, summed in the order of their batches so that arrival changes no bit.
     fn close(&mut self, now: Moment, mut kept: Vec<Collected>, effects: &mut Vec<ShardEffect>) {
-        kept.sort_by_key(|push| push.batch);
-        for push in kept.iter_mut().filter(|push| push.weight != 1.0) {
-            scale(&mut push.gradient, push.weight);
+        kept.sort_by_key(|push| push.facts.batch);
+        let samples: Vec<u32> = kept.iter().map(|push| push.facts.samples).collect();
+        let mut parts = Vec::with_capacity(kept.len());
+        for Collected { gradient, weight, .. } in &mut kept {
+            // Copied only where a state that is being kept shares it.
+            let gradient = Arc::make_mut(gradient);
+            if *weight != 1.0 {
+                scale(gradient, *weight);
+            }
+            parts.push(gradient.as_mut_slice());
         }
-        let samples: Vec<u32> = kept.iter().map(|push| push.samples).collect();
-        let mut parts: Vec<&mut [f32]> = kept.iter_mut().map(|push| push.gradient.as_mut_slice()).collect();
         weighted_mean(&mut parts, &samples);
         let before = self.version;
         if let Some(first) = kept.first() {
-            let step = Step::fresh(self.progress(first.batch), before.0);
+            let step = Step::fresh(self.progress(first.facts.batch), before.0);
             self.apply(&first.gradient, &step);
         }
         for push in kept {
-            if self.policy.moves_up() && self.table.is_active(push.worker) {
-                self.table.advance(push.worker, self.open);
+            let facts = push.facts;
+            let is_member = self.member(facts.worker, facts.incarnation).is_some();
+            if is_member && self.policy.moves_up() && self.table.is_active(facts.worker) {
+                self.table.advance(facts.worker, self.open);
             }
             if !push.is_answered {
-                let staleness = before.0.saturating_sub(push.pulled.0);
+                let staleness = before.0.saturating_sub(facts.pulled.0);
                 let down_weighted = push.weight < 1.0;
                 let outcome = PushOutcome::Applied { version: self.version, staleness, down_weighted };
                 let held_us = now.since(push.since).as_micros() as u64;
-                self.settle(push.session, push.name(), outcome, held_us, effects);
-                self.woken.push(push.worker);
+                self.settle(push.session, facts.name(), outcome, held_us, effects);
+                self.woken.push(facts.worker);
             }
-            effects.push(ShardEffect::Recycle(push.gradient));
+            effects.extend(Arc::into_inner(push.gradient).map(ShardEffect::Recycle));
         }
     }
 }

@@ -1,12 +1,25 @@
 //! The laws of consistency over random schedules, checked by an oracle that sees only events and effects.
 
+pub(crate) mod crowd;
+mod cuts;
+mod pair;
 mod policies;
+mod returns;
+mod staging;
+mod state;
 
 use super::*;
+use std::collections::BTreeSet;
+
 use crate::dedup::Seen;
+use crate::notice::Notice;
 use proptest::prelude::*;
-use slackline_core::consistency::HoldReason;
-use slackline_core::optimizer::{RateSchedule, Rule};
+use slackline_core::config::OnNorm;
+use slackline_core::consistency::Standing;
+use slackline_core::consistency::{HoldReason, Treatment};
+use slackline_core::ids::{Sequence, SessionId};
+use slackline_core::optimizer::{Per, RateSchedule, Rule};
+use slackline_core::wire::{PullKind, Served};
 
 const KEYS: u64 = 3;
 
@@ -36,6 +49,8 @@ fn shard(policy: PolicySpec) -> Shard {
         optimizer,
         workers: 1,
         batch: None,
+        steps: Steps::Parts,
+        guard: config::Guard::default(),
     })
 }
 
@@ -99,6 +114,7 @@ impl World {
                 clock: Clock(0),
                 standing: Standing::Active,
                 batch_count: 1000,
+                answered: Sequence(0),
             });
         }
         world.event(ShardEvent::Initialize(vec![0.0; KEYS as usize]));
@@ -321,7 +337,7 @@ proptest! {
         let mut world = World::new(PolicySpec::Ssp { staleness }, 2);
         world.workers.push(Reader { doing: Doing::Ready, clock: 0, sequence: 0, others_in_flight: 0 });
         let (worker, incarnation) = (WorkerId(2), Incarnation(2));
-        world.event(ShardEvent::Enter { worker, incarnation, clock: Clock(0), standing: Standing::Joining, batch_count: 1000 });
+        world.event(ShardEvent::Enter { worker, incarnation, clock: Clock(0), standing: Standing::Joining, batch_count: 1000, answered: Sequence(0) });
         world.step(2);
         world.workers[2].doing = Doing::Gone; // out of the oracle's read rule while it computes
         for step in 0..2 * steps {
@@ -361,6 +377,7 @@ fn nobody_reads_before_the_run_begins_and_has_values() {
         clock: Clock(0),
         standing: Standing::Active,
         batch_count: 1,
+        answered: Sequence(0),
     };
     shard.handle(Moment(0), enter, &mut effects);
     let kind = PullKind::Gated { clock: Clock(0), after: Sequence(0) };
@@ -393,11 +410,12 @@ fn a_gradient_that_is_not_finite_is_refused_by_name_and_the_clock_goes_on() {
             samples: 1,
             gradient: Some(vec![0.0, bad, 0.0]),
         };
-        let clock = push.clock;
+        let (clock, sequence) = (push.clock, push.sequence);
         let mut effects = Vec::new();
         world.shard.handle(Moment(9), ShardEvent::Push(push), &mut effects);
         let tensor = "weight".to_owned();
-        let notice = Notice::BadGradient { worker: WorkerId(0), shard: ShardId(0), clock, tensor };
+        let (worker, shard, staleness) = (WorkerId(0), ShardId(0), 0);
+        let notice = Notice::BadGradient { worker, shard, clock, sequence, staleness, tensor };
         assert!(effects.iter().any(|effect| matches!(effect, ShardEffect::Notice(said) if *said == notice)));
         assert_eq!(world.shard.table().clock_of(WorkerId(0)), Some(clock.next()));
         assert_eq!(world.shard.values(), Some(&[0.0; 3][..]));

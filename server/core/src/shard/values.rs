@@ -16,7 +16,18 @@ pub(super) struct Values {
     former: Vec<Arc<Vec<f32>>>,
 }
 
+impl Clone for Values {
+    /// Shares the present version; the buffers for reuse stay where they are.
+    fn clone(&self) -> Self {
+        Self { current: self.current.clone(), former: Vec::new() }
+    }
+}
+
 impl Values {
+    pub(super) const fn of(current: Option<Arc<Vec<f32>>>) -> Self {
+        Self { current, former: Vec::new() }
+    }
+
     pub(super) fn new(values: Vec<f32>) -> Self {
         Self { current: Some(Arc::new(values)), former: Vec::new() }
     }

@@ -41,6 +41,8 @@ impl Groups {
         let newest =
             self.survivors().filter(|party| party.is_wanted()).map(|party| (party.clock, party.units)).max();
         match newest {
+            // Those who are ready wait for more; the log says so.
+            Some(_) if self.ready_count() < self.least => {}
             Some((clock, units)) => self.form(now, clock, units),
             // Those who leave have done everything.
             None if self.parties.values().any(|party| party.leaves) || self.is_over() => {}

@@ -284,6 +284,9 @@ fn a_member_that_does_not_answer_is_named() {
     let mut desk = at_work(3, true);
     desk.trouble(0, 1, 1);
     desk.ready(0, 1, 0, 0);
-    let said = notices(&desk.after(5.0));
-    assert_eq!(said, ["generation 1 is dissolved and waits for worker 1, worker 2 (5 s)"]);
+    desk.after(5.0);
+    let now = desk.now;
+    let [waiting] = desk.control.waits(now).try_into().unwrap();
+    assert_eq!(waiting.wait.to_string(), "generation 1 is dissolved and waits for worker 1, worker 2");
+    assert_eq!(waiting.since, Duration::from_secs(5));
 }

@@ -99,7 +99,7 @@ fn a_quorum_waits_its_grace_and_takes_the_late_into_the_next_round() {
 #[test]
 fn a_stale_gradient_is_down_weighted_and_one_too_stale_is_dropped() {
     let mut world = World::new(PolicySpec::Asp, 3);
-    let spec = DelaySpec { treatment: slackline_core::consistency::Treatment::Inverse, drop_at: Some(3) };
+    let spec = DelaySpec { treatment: Treatment::Inverse, drop_at: Some(3) };
     world.shard.delay = Delay::new(spec, KEYS as usize);
     let mut apply = |index, clock, pulled, gradient| {
         outcomes(&handled(&mut world, 1, ShardEvent::Push(push(index, clock, pulled, gradient))))[0].1
@@ -117,7 +117,7 @@ fn a_stale_gradient_is_down_weighted_and_one_too_stale_is_dropped() {
 #[test]
 fn a_compensated_gradient_knows_the_values_that_its_worker_read() {
     let mut world = World::new(PolicySpec::Asp, 2);
-    let treatment = slackline_core::consistency::Treatment::Compensate { strength: 0.5 };
+    let treatment = Treatment::Compensate { strength: 0.5 };
     world.shard.delay = Delay::new(DelaySpec { treatment, drop_at: None }, KEYS as usize);
     for index in 0..2 {
         handled(&mut world, 1, pull(index, 0, 0));

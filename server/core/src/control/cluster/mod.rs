@@ -1,0 +1,469 @@
+//! The coordinator's part in keeping what the servers have: their leases, the map of shards, checkpoints, and the last steps of workers
+//! that are gone.
+//!
+//! Two rules are rigid. A map is stored before any server is told of it, so a coordinator that is restarted never says less than it has
+//! said. And no generation of a shard is used twice.
+
+mod doubts;
+mod map;
+mod notice;
+mod rounds;
+mod rows;
+mod servers;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bincode::{Decode, Encode};
+use slackline_core::ids::{Clock, Generation, Incarnation, Moment, ServerId, ShardId, WorkerId};
+use slackline_core::limits::PLACED_MAX;
+use slackline_core::wire::{Holding, Mark, Origin, Place, Placed, ServerOrder, ServerWord};
+
+use doubts::Doubts;
+use map::{Map, Servers, Standing};
+pub use notice::ClusterNotice;
+use rounds::Rounds;
+pub(super) use rows::{PlaceLack, ServerView};
+use servers::Server;
+
+/// A map of shards, to be stored before anybody is told of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct MapRecord {
+    /// Counts the changes, from 1.
+    pub number: u64,
+    /// Who has which shard.
+    pub places: Vec<Place>,
+}
+
+/// What the cluster is made from.
+#[derive(Clone, Debug)]
+pub(super) struct ClusterSettings {
+    pub(super) shards: Vec<(ShardId, ServerId)>,
+    pub(super) servers: u32,
+    pub(super) lease: Duration,
+    pub(super) replicas: u32,
+    pub(super) is_whole: bool,
+    pub(super) keeps_map: bool,
+    /// Clocks between two checkpoints.
+    pub(super) every: Option<u64>,
+    /// The checkpoint that the run goes on from, with its marker clock.
+    pub(super) from: Option<(u64, Clock)>,
+    /// Names the run, in checkpoints.
+    pub(super) run: u64,
+}
+
+/// What control is to do.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Out {
+    Order(ServerId, ServerOrder),
+    Persist(MapRecord),
+    /// All workers are to hear of it.
+    Placed(Vec<Placed>),
+    Notice(ClusterNotice),
+    Commit {
+        mark: Mark,
+        clock: Clock,
+        parts: Vec<(ShardId, Vec<u8>)>,
+    },
+    /// A cut was chosen.
+    Marked(Mark),
+    /// The checkpoint that was being made is made or given up.
+    Unmarked,
+    Fail(String),
+}
+
+/// What the cluster has to know of the rest of control.
+pub(super) struct View<'a> {
+    /// The slowest worker's clock.
+    pub(super) progress: Clock,
+    /// Whether the run goes on, so that checkpoints are made.
+    pub(super) is_running: bool,
+    /// The mark for a number and a margin, and its clock.
+    pub(super) cut: &'a dyn Fn(u64, u64) -> (Mark, Clock),
+    /// Whether all results of the batches before the cut were heard.
+    pub(super) is_reported: bool,
+}
+
+/// The server that leads a shard, and the generation in which it began to, or began with another state.
+type Led = (ServerId, Generation);
+
+/// See the module. Everything but the settings is kept over a restart of the coordinator.
+#[derive(Clone, Debug)]
+pub(super) struct Cluster {
+    pub(super) settings: ClusterSettings,
+    pub(super) kept: Kept,
+}
+
+/// What is kept.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+pub(super) struct Kept {
+    /// Names the run: drawn when it began first, and the same in every process that goes on with it.
+    run: u64,
+    map: Map,
+    /// The number of the map as it is now.
+    number: u64,
+    is_changed: bool,
+    /// The map that is being stored.
+    storing: Option<MapRecord>,
+    /// The map that is stored, which is in force.
+    stored: MapRecord,
+    servers: BTreeMap<ServerId, Server>,
+    /// Where workers think that the shards are, and since which generation.
+    announced: BTreeMap<ShardId, Led>,
+    /// Who leads each shard and since when, with the stored map in which that was news.
+    led: BTreeMap<ShardId, (Led, u64)>,
+    doubts: Doubts,
+    rounds: Option<Rounds>,
+    is_trained: bool,
+    /// The slowest worker's clock.
+    progress: Clock,
+    notices: Vec<ClusterNotice>,
+    failure: Option<String>,
+    /// Incarnations that control is to take for gone.
+    gone: Vec<(WorkerId, Incarnation)>,
+}
+
+impl Cluster {
+    pub(super) fn new(settings: ClusterSettings) -> Self {
+        let from = settings.from;
+        let map =
+            Map::new(&settings.shards, settings.servers, settings.replicas, from.map(|(number, _)| number));
+        let kept = Kept {
+            run: settings.run,
+            map,
+            number: 0,
+            is_changed: true,
+            storing: None,
+            stored: MapRecord::default(),
+            servers: (0..settings.servers).map(|server| (ServerId(server), Server::default())).collect(),
+            announced: settings
+                .shards
+                .iter()
+                .map(|(shard, server)| (*shard, (*server, Generation(0))))
+                .collect(),
+            led: BTreeMap::new(),
+            doubts: Doubts::default(),
+            rounds: settings.every.map(|every| Rounds::new(every, from)),
+            is_trained: false,
+            progress: from.map_or(Clock(0), |(_, clock)| clock),
+            notices: Vec::new(),
+            failure: None,
+            gone: Vec::new(),
+        };
+        Self { settings, kept }
+    }
+
+    /// The name of the run.
+    pub(super) const fn run(&self) -> u64 {
+        self.kept.run
+    }
+
+    /// A server says something.
+    pub(super) fn word(&mut self, now: Moment, server: ServerId, word: ServerWord) {
+        self.heard(now, server);
+        let pause = self.settings.lease;
+        let Kept { map, rounds, notices, servers, doubts, .. } = &mut self.kept;
+        match word {
+            ServerWord::Here(here) => self.here(now, server, &here),
+            ServerWord::Alive => {
+                if let Some(known) = servers.get_mut(&server) {
+                    known.asks = true;
+                }
+            }
+            ServerWord::Took { number } => {
+                if let Some(known) = servers.get_mut(&server) {
+                    known.took = known.took.max(number);
+                }
+            }
+            ServerWord::InStep { shard, generation, backup } => {
+                if self.is_primary(server, shard) && self.kept.map.in_step(shard, generation, backup) {
+                    self.kept.is_changed = true;
+                    self.kept.notices.push(ClusterNotice::InStep { shard, backup });
+                }
+            }
+            ServerWord::OutOfReach { shard, generation, backup } => {
+                if self.is_primary(server, shard) {
+                    self.kept.map.out_of_reach((shard, generation), backup, &mut self.kept.notices);
+                    self.kept.is_changed = true;
+                }
+            }
+            ServerWord::Restored { shard, generation, clock, .. } => {
+                if self.is_primary(server, shard) {
+                    self.restored(shard, generation, clock);
+                }
+            }
+            ServerWord::NotRestored { shard, generation, why } => {
+                if self.is_primary(server, shard) {
+                    self.not_restored(shard, generation, &why.shown());
+                }
+            }
+            ServerWord::Saved { number, shard, entry } => {
+                if let Some(rounds) = rounds {
+                    rounds.saved(number, shard, entry);
+                }
+            }
+            ServerWord::NotSaved { number, shard, why } => {
+                let why = format!("{shard}: {}", why.shown());
+                if let Some(rounds) = rounds {
+                    rounds.not_saved(now, number, why, pause / 3, notices);
+                }
+            }
+            ServerWord::Doubt(doubt) => {
+                let is_shard = map.slots.contains_key(&doubt.shard);
+                if self.settings.is_whole && is_shard && doubts.hear(server, &doubt) {
+                    self.kept.gone.push((doubt.worker, doubt.incarnation));
+                }
+            }
+            ServerWord::Trouble(what) => {
+                let what = what.map(|what| what.shown());
+                if let Some(known) = servers.get_mut(&server)
+                    && known.trouble != what
+                {
+                    known.trouble.clone_from(&what);
+                    notices.push(ClusterNotice::Trouble { server, what });
+                }
+            }
+        }
+    }
+
+    fn is_primary(&self, server: ServerId, shard: ShardId) -> bool {
+        self.kept.map.slots.get(&shard).is_some_and(|slot| slot.place.primary == server)
+    }
+
+    fn restored(&mut self, shard: ShardId, generation: Generation, clock: Clock) {
+        let Some(origin) = self.kept.map.restored(shard, generation) else { return };
+        self.kept.is_changed = true;
+        let lost = self.kept.progress.0.saturating_sub(clock.0);
+        let lost = if matches!(origin, Origin::Checkpoint { .. }) { lost } else { 0 };
+        self.kept.notices.push(ClusterNotice::Restored { shard, origin, clock, lost });
+    }
+
+    fn not_restored(&mut self, shard: ShardId, generation: Generation, why: &str) {
+        let newest = self.newest();
+        let verdict = self.kept.map.not_restored((shard, generation), why, newest, &mut self.kept.notices);
+        self.kept.is_changed = true;
+        if let Err(text) = verdict {
+            self.kept.failure.get_or_insert(text);
+        }
+    }
+
+    fn newest(&self) -> Option<u64> {
+        let of_run = self.kept.rounds.as_ref().and_then(Rounds::newest);
+        of_run.or(self.settings.from.map(|(number, _)| number))
+    }
+
+    /// A map is stored.
+    pub(super) fn persisted(&mut self, number: u64) {
+        if let Some(record) = self.kept.storing.take_if(|record| record.number == number) {
+            self.in_force(record);
+        }
+    }
+
+    fn in_force(&mut self, record: MapRecord) {
+        let Kept { map, led, .. } = &mut self.kept;
+        for Place { shard, generation, primary, .. } in record.places.iter().copied() {
+            // Where the map has gone on meanwhile, the record itself is the latest that is certain.
+            let since = map.slots.get(&shard).map_or(generation, |slot| slot.led_since.min(generation));
+            let entry = led.entry(shard).or_insert(((primary, since), record.number));
+            if entry.0 != (primary, since) {
+                *entry = ((primary, since), record.number);
+            }
+        }
+        self.kept.stored = record;
+    }
+
+    /// Workers are given work from now on.
+    pub(super) fn trained(&mut self) {
+        if !self.kept.is_trained {
+            self.kept.is_trained = true;
+            self.kept.is_changed |= self.kept.map.trained();
+        }
+    }
+
+    /// A worker is gone.
+    pub(super) fn fence(&mut self, worker: WorkerId, incarnation: Incarnation) {
+        if self.settings.is_whole {
+            self.kept.doubts.open((worker, incarnation));
+        }
+    }
+
+    /// Incarnations that a server has removed on its own account.
+    pub(super) fn take_gone(&mut self) -> Vec<(WorkerId, Incarnation)> {
+        std::mem::take(&mut self.kept.gone)
+    }
+
+    /// Where shards are that have moved or have another state, for a worker that registers. Those that are back where they began too: a
+    /// worker that was fenced in between knows only that they had left. With the generations that all others were told: a later one would
+    /// make what they are told next no news to it.
+    pub(super) fn moved(&self) -> Vec<Placed> {
+        let placed = |(shard, (server, generation)): (&ShardId, &Led)| {
+            let (shard, server, generation) = (*shard, *server, *generation);
+            (generation.0 > 0).then_some(Placed { shard, generation, server })
+        };
+        self.kept.announced.iter().filter_map(placed).take(PLACED_MAX).collect()
+    }
+
+    /// The run is over: the last steps of all that are gone are to be settled and the final values kept before the servers go.
+    pub(super) fn finish(&mut self) -> bool {
+        let is_kept = match &mut self.kept.rounds {
+            Some(rounds) => {
+                rounds.finish();
+                rounds.has_ended()
+            }
+            None => true,
+        };
+        is_kept && self.kept.doubts.is_settled()
+    }
+
+    /// The checkpoint that is being made: no worker may enter before its cut.
+    pub(super) fn mark(&self) -> Option<&Mark> {
+        Some(&self.kept.rounds.as_ref()?.round()?.mark)
+    }
+
+    pub(super) fn committed(&mut self, now: Moment, number: u64) {
+        let Kept { rounds, notices, .. } = &mut self.kept;
+        if let Some(rounds) = rounds {
+            rounds.committed(now, number, notices);
+        }
+    }
+
+    pub(super) fn not_committed(&mut self, now: Moment, number: u64, why: String) {
+        let pause = self.settings.lease / 3;
+        let Kept { rounds, notices, .. } = &mut self.kept;
+        if let Some(rounds) = rounds {
+            rounds.not_committed(now, number, why, pause, notices);
+        }
+    }
+
+    /// What follows from the state.
+    pub(super) fn settle(&mut self, now: Moment, view: &View<'_>, out: &mut Vec<Out>) {
+        self.kept.progress = view.progress;
+        let live = self.live();
+        let before = self.kept.map.clone();
+        self.kept.map.choose_backups(&live);
+        self.kept.is_changed |= before != self.kept.map;
+        self.store(out);
+        let mut orders = Vec::new();
+        self.tell_places(&mut orders);
+        self.settle_doubts(&mut orders);
+        self.settle_rounds(now, view, &mut orders, out);
+        out.extend(orders.into_iter().map(|(server, order)| Out::Order(server, order)));
+        let news = self.news();
+        out.extend(news.chunks(PLACED_MAX).map(|chunk| Out::Placed(chunk.to_vec())));
+        out.extend(std::mem::take(&mut self.kept.notices).into_iter().map(Out::Notice));
+        out.extend(self.kept.failure.take().map(Out::Fail));
+    }
+
+    /// A changed map is stored before it is told; one at a time.
+    fn store(&mut self, out: &mut Vec<Out>) {
+        let kept = &mut self.kept;
+        if !kept.is_changed || kept.storing.is_some() {
+            return;
+        }
+        kept.is_changed = false;
+        kept.number += 1;
+        let places = kept.map.places().into_values().collect();
+        let record = MapRecord { number: kept.number, places };
+        if self.settings.keeps_map {
+            self.kept.storing = Some(record.clone());
+            out.push(Out::Persist(record));
+        } else {
+            self.in_force(record);
+        }
+    }
+
+    /// Servers that can be told something now, each with the map that it was told.
+    fn reached(&self) -> BTreeMap<ServerId, u64> {
+        let number = self.kept.stored.number;
+        let told = |(id, server): (&ServerId, &Server)| {
+            (server.is_connected && server.told == number && number > 0).then_some((*id, number))
+        };
+        self.kept.servers.iter().filter_map(told).collect()
+    }
+
+    fn homes(&self) -> BTreeMap<ShardId, ServerId> {
+        self.kept.stored.places.iter().map(|place| (place.shard, place.primary)).collect()
+    }
+
+    fn settle_doubts(&mut self, orders: &mut Vec<(ServerId, ServerOrder)>) {
+        let (reached, homes) = (self.reached(), self.homes());
+        self.kept.doubts.settle(&reached, &homes, orders);
+    }
+
+    fn settle_rounds(
+        &mut self,
+        now: Moment,
+        view: &View<'_>,
+        orders: &mut Vec<(ServerId, ServerOrder)>,
+        out: &mut Vec<Out>,
+    ) {
+        let (reached, homes) = (self.reached(), self.homes());
+        let live = self.live();
+        let Kept { rounds: Some(rounds), map, notices, is_changed, storing, .. } = &mut self.kept else {
+            return;
+        };
+        let is_whole = map.slots.values().all(|slot| slot.standing == Standing::Held);
+        rounds.check(now, &homes, is_whole, notices);
+        if rounds.take_dropped() {
+            out.push(Out::Unmarked);
+        }
+        let can_begin = is_whole
+            && !*is_changed
+            && storing.is_none()
+            && homes.values().all(|server| live.contains(server) && reached.contains_key(server));
+        if can_begin && let Some(mark) = rounds.begin(now, view, &homes) {
+            out.push(Out::Marked(mark));
+        }
+        rounds.tell(&reached, orders);
+        let may_commit = rounds.round().is_some_and(|round| round.mark.rest == Some(Clock(u64::MAX)));
+        if (view.is_reported || may_commit)
+            && let Some((mark, clock, parts)) = rounds.commit()
+        {
+            out.push(Out::Commit { mark, clock, parts });
+        }
+    }
+
+    /// Shards whose primary knows that it is one now, or that their state is another one, and workers do not.
+    fn news(&mut self) -> Vec<Placed> {
+        let mut news = Vec::new();
+        let Kept { led, announced, servers, .. } = &mut self.kept;
+        for (shard, (place, number)) in led {
+            let (server, generation) = *place;
+            let is_ready = servers.get(&server).is_some_and(|known| known.took >= *number);
+            if is_ready && announced.insert(*shard, *place) != Some(*place) {
+                news.push(Placed { shard: *shard, generation, server });
+            }
+        }
+        news
+    }
+
+    fn view_of_servers<'a>(
+        live: &'a BTreeSet<ServerId>,
+        disks: &'a dyn Fn(ServerId, ShardId) -> Option<Holding>,
+        newest: Option<u64>,
+        is_trained: bool,
+    ) -> Servers<'a> {
+        Servers { live, disks, newest, is_trained }
+    }
+
+    pub(super) fn check_invariants(&self) {
+        let Kept { stored, map, number, .. } = &self.kept;
+        assert!(stored.number <= *number, "a map is in force that was never made");
+        for place in &stored.places {
+            let now = map.slots.get(&place.shard).map(|slot| slot.place.generation).unwrap_or_default();
+            assert!(place.generation <= now, "{} went back from {} to {now}", place.shard, place.generation);
+        }
+        for (shard, slot) in &map.slots {
+            let Place { primary, backup, .. } = slot.place;
+            assert!(
+                backup.is_none_or(|backup| backup.server != primary),
+                "{shard} has both copies at {primary}"
+            );
+            let is_lost = slot.standing == Standing::Held && slot.place.origin == Origin::Nothing;
+            assert!(!self.kept.is_trained || !is_lost, "{shard} could begin without values again");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! What the log says of servers, shards and checkpoints.
+
+use std::fmt;
+use std::time::Duration;
+
+use bincode::{Decode, Encode};
+use slackline_core::ids::{Clock, Generation, ServerId, ShardId};
+use slackline_core::wire::Origin;
+
+/// Something that happened to the servers of a run.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+pub enum ClusterNotice {
+    /// A server was not heard for a whole lease.
+    Lost {
+        /// Which.
+        server: ServerId,
+        /// Since when it was silent.
+        silent: Duration,
+    },
+    /// A server came back as another process: what it had in memory is gone.
+    Restarted {
+        /// Which.
+        server: ServerId,
+    },
+    /// A server that was lost is here again, as the same process.
+    Back {
+        /// Which.
+        server: ServerId,
+    },
+    /// A backup answers for a shard from now on.
+    Promoted {
+        /// The shard.
+        shard: ShardId,
+        /// Its former primary.
+        from: ServerId,
+        /// Its primary.
+        to: ServerId,
+        /// The new generation.
+        generation: Generation,
+    },
+    /// A shard has no second copy for now.
+    Alone {
+        /// The shard.
+        shard: ShardId,
+        /// Its primary.
+        primary: ServerId,
+        /// The backup that it does without.
+        backup: ServerId,
+    },
+    /// A shard has two equal copies.
+    InStep {
+        /// The shard.
+        shard: ShardId,
+        /// Where the second one is.
+        backup: ServerId,
+    },
+    /// A shard's state is being loaded.
+    Loads {
+        /// The shard.
+        shard: ShardId,
+        /// By whom.
+        server: ServerId,
+        /// Where from.
+        origin: Origin,
+    },
+    /// A shard's state was loaded.
+    Restored {
+        /// The shard.
+        shard: ShardId,
+        /// Where from.
+        origin: Origin,
+        /// Its minimum clock, as it was saved.
+        clock: Clock,
+        /// Clocks that the others have and it lost.
+        lost: u64,
+    },
+    /// A state that should be there could not be loaded; there is another one.
+    NotRestored {
+        /// The shard.
+        shard: ShardId,
+        /// Why.
+        why: String,
+    },
+    /// A checkpoint is in the store.
+    Saved {
+        /// Its number.
+        number: u64,
+        /// Its marker clock.
+        clock: Clock,
+        /// How long it took.
+        after: Duration,
+    },
+    /// A checkpoint was given up; another will be made.
+    NotSaved {
+        /// Its number.
+        number: u64,
+        /// Why.
+        why: String,
+    },
+    /// A server says what troubles it; none when that is over.
+    Trouble {
+        /// Which.
+        server: ServerId,
+        /// What.
+        what: Option<String>,
+    },
+}
+
+/// Where a state is from, in words.
+pub(super) fn from(origin: Origin) -> String {
+    match origin {
+        Origin::Nothing => "nothing".to_owned(),
+        Origin::Memory => "memory".to_owned(),
+        Origin::Disk => "its disk".to_owned(),
+        Origin::Checkpoint { number } => format!("checkpoint {number}"),
+    }
+}
+
+impl fmt::Display for ClusterNotice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lost { server, silent } => {
+                write!(f, "{server} was not heard for {:.1} s: its lease is over", silent.as_secs_f64())
+            }
+            Self::Restarted { server } => write!(f, "{server} was restarted: its memory is gone"),
+            Self::Back { server } => write!(f, "{server} is back, with all that it had"),
+            Self::Promoted { shard, from, to, generation } => {
+                write!(f, "{to} answers for {shard} now, in place of {from} ({generation}); nothing is lost")
+            }
+            Self::Alone { shard, primary, backup } => {
+                write!(f, "{shard} goes on at {primary} without its copy at {backup}")
+            }
+            Self::InStep { shard, backup } => write!(f, "{shard} has an equal copy at {backup}"),
+            Self::Loads { shard, server, origin } => {
+                write!(f, "{server} loads {shard} from {}", from(*origin))
+            }
+            Self::Restored { shard, origin, clock, lost: 0 } => {
+                write!(f, "{shard} is restored from {} at {clock}; nothing is lost", from(*origin))
+            }
+            Self::Restored { shard, origin, clock, lost } => write!(
+                f,
+                "{shard} is restored from {} at {clock}: {lost} clocks of it are lost, the other shards keep theirs",
+                from(*origin)
+            ),
+            Self::NotRestored { shard, why } => write!(f, "{shard} could not be restored: {why}"),
+            Self::Saved { number, clock, after } => {
+                write!(
+                    f,
+                    "checkpoint {number} of {clock} is in the store, after {:.1} s",
+                    after.as_secs_f64()
+                )
+            }
+            Self::NotSaved { number, why } => write!(f, "checkpoint {number} was given up: {why}"),
+            Self::Trouble { server, what: Some(what) } => write!(f, "{server}: {what}"),
+            Self::Trouble { server, what: None } => write!(f, "{server}: the trouble is over"),
+        }
+    }
+}

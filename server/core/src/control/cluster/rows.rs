@@ -1,0 +1,65 @@
+//! What the status and the log say of servers and of what shards lack.
+
+use slackline_core::ids::{Moment, ServerId};
+use slackline_core::wire::{Lack, Place};
+
+use super::Cluster;
+use super::map::{Slot, Standing};
+use super::servers::Server;
+
+/// What a shard lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct PlaceLack {
+    pub(in super::super) place: Place,
+    pub(in super::super) lack: Lack,
+}
+
+/// What the coordinator knows of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in super::super) struct ServerView {
+    pub(in super::super) server: ServerId,
+    pub(in super::super) boot: Option<u64>,
+    pub(in super::super) heard: Option<Moment>,
+    pub(in super::super) is_live: bool,
+    pub(in super::super) primaries: u32,
+    pub(in super::super) backups: u32,
+    pub(in super::super) trouble: Option<String>,
+}
+
+impl Cluster {
+    /// What shards lack.
+    pub(in super::super) fn lacks(&self) -> Vec<PlaceLack> {
+        let wants_backup = self.settings.replicas > 1;
+        let lack = |slot: &Slot| {
+            let place = slot.place;
+            let is_here = self.kept.servers.get(&place.primary).is_some_and(Server::is_live);
+            let lack = match (slot.standing, place.backup) {
+                (Standing::Waits, _) => Lack::Primary,
+                _ if !is_here => Lack::Primary,
+                (Standing::Loads, _) => Lack::State,
+                (Standing::Held, None) if wants_backup => Lack::Backup,
+                (Standing::Held, Some(backup)) if !backup.in_step => Lack::Step { backup: backup.server },
+                (Standing::Held, _) => return None,
+            };
+            Some(PlaceLack { place, lack })
+        };
+        self.kept.map.slots.values().filter_map(lack).collect()
+    }
+
+    /// What is known of each server.
+    pub(in super::super) fn server_views(&self) -> Vec<ServerView> {
+        let count = |of: &dyn Fn(&Place) -> bool| {
+            self.kept.map.slots.values().filter(|slot| of(&slot.place)).count() as u32
+        };
+        let view = |(id, server): (&ServerId, &Server)| ServerView {
+            server: *id,
+            boot: server.boot,
+            heard: server.heard,
+            is_live: server.is_live(),
+            primaries: count(&|place| place.primary == *id),
+            backups: count(&|place| place.backup.is_some_and(|backup| backup.server == *id)),
+            trouble: server.trouble.clone(),
+        };
+        self.kept.servers.iter().map(view).collect()
+    }
+}

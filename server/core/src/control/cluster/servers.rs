@@ -1,0 +1,182 @@
+//! The servers of the run: their leases, and what follows when one is lost, comes back or is another process.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bincode::{Decode, Encode};
+use slackline_core::ids::{Moment, ServerId, ShardId};
+use slackline_core::limits::PLACES_MAX;
+use slackline_core::wire::{Here, Holding, Place, ServerOrder};
+
+use super::Cluster;
+use super::map::Map;
+use super::notice::ClusterNotice;
+
+/// One server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub(super) struct Server {
+    /// The number of its process; none while it was never heard.
+    pub(super) boot: Option<u64>,
+    pub(super) heard: Option<Moment>,
+    /// Its lease is over.
+    is_lost: bool,
+    /// It has a session, over which it has said what it is.
+    pub(super) is_connected: bool,
+    /// States that it has on its disk.
+    disk: BTreeMap<ShardId, Holding>,
+    /// It does not know what was in force before this map: it would begin without values where it has lost them.
+    since: u64,
+    /// The map that it was told over this session.
+    pub(super) told: u64,
+    /// What that map said of it.
+    places: Option<Vec<Place>>,
+    /// The last map that it has taken in.
+    pub(super) took: u64,
+    /// It asked whether anybody is there.
+    pub(super) asks: bool,
+    pub(super) trouble: Option<String>,
+}
+
+impl Server {
+    /// Whether it can be counted on.
+    pub(super) fn is_live(&self) -> bool {
+        self.boot.is_some() && !self.is_lost
+    }
+}
+
+impl Cluster {
+    pub(super) fn live(&self) -> BTreeSet<ServerId> {
+        self.kept.servers.iter().filter(|(_, server)| server.is_live()).map(|(id, _)| *id).collect()
+    }
+
+    /// A word of a server that was lost brings it back.
+    pub(super) fn heard(&mut self, now: Moment, id: ServerId) {
+        let Some(server) = self.kept.servers.get_mut(&id) else { return };
+        server.heard = Some(now);
+        if std::mem::take(&mut server.is_lost) {
+            self.kept.notices.push(ClusterNotice::Back { server: id });
+            self.change(|map, servers, notices| {
+                map.returned(id, servers, notices);
+                Ok(())
+            });
+        }
+    }
+
+    /// A change of the map, with what is known of the servers.
+    fn change(
+        &mut self,
+        change: impl FnOnce(&mut Map, &super::Servers<'_>, &mut Vec<ClusterNotice>) -> Result<(), String>,
+    ) {
+        let (live, newest, is_trained) = (self.live(), self.newest(), self.kept.is_trained);
+        let known = &self.kept.servers;
+        let disks = |server: ServerId, shard: ShardId| -> Option<Holding> {
+            known.get(&server)?.disk.get(&shard).copied()
+        };
+        let servers = Self::view_of_servers(&live, &disks, newest, is_trained);
+        let verdict = change(&mut self.kept.map, &servers, &mut self.kept.notices);
+        self.kept.is_changed = true;
+        if let Err(text) = verdict {
+            self.kept.failure.get_or_insert(text);
+        }
+    }
+
+    /// Whether a server has shards in its memory and this coordinator never gave it any: they are of another run.
+    pub(crate) fn is_of_another_run(&self, here: &Here) -> bool {
+        let is_unknown = self.kept.servers.get(&here.server).is_some_and(|known| known.boot.is_none());
+        is_unknown && here.holds.iter().any(|holding| !holding.on_disk)
+    }
+
+    /// A server says who it is, over a new session.
+    pub(super) fn here(&mut self, now: Moment, id: ServerId, here: &Here) {
+        let Some(server) = self.kept.servers.get_mut(&id) else { return };
+        let before = server.boot.replace(here.boot);
+        let holds = here.holds.iter().filter(|holding| holding.on_disk).take(PLACES_MAX);
+        server.disk = holds.map(|holding| (holding.shard, *holding)).collect();
+        (server.is_connected, server.places, server.told, server.took) = (true, None, 0, 0);
+        server.heard = Some(now);
+        self.kept.doubts.forget_told(id);
+        if let Some(rounds) = &mut self.kept.rounds {
+            rounds.forget_told(id);
+        }
+        if before.is_none_or(|before| before == here.boot) {
+            return;
+        }
+        if let Some(server) = self.kept.servers.get_mut(&id) {
+            // What is in force or being stored now counts on what it had.
+            server.since = self.kept.number + 1;
+        }
+        self.kept.notices.push(ClusterNotice::Restarted { server: id });
+        self.change(|map, servers, notices| map.reborn(id, servers, notices));
+    }
+
+    /// The session of a server is over; its lease goes on.
+    pub(crate) fn disconnected(&mut self, id: ServerId) {
+        if let Some(server) = self.kept.servers.get_mut(&id) {
+            server.is_connected = false;
+        }
+    }
+
+    /// Servers whose lease is over. The coordinator's own server is never lost to itself.
+    pub(crate) fn tick(&mut self, now: Moment) {
+        let lease = self.settings.lease;
+        let mut lost = Vec::new();
+        for (id, server) in self.kept.servers.iter_mut().filter(|(id, _)| **id != ServerId(0)) {
+            let Some(heard) = server.heard.filter(|_| server.is_live()) else { continue };
+            let silent = now.since(heard);
+            if silent > lease {
+                server.is_lost = true;
+                lost.push((*id, silent));
+            }
+        }
+        for (id, silent) in lost {
+            self.kept.notices.push(ClusterNotice::Lost { server: id, silent });
+            self.change(|map, servers, notices| {
+                map.lost(id, servers, notices);
+                Ok(())
+            });
+        }
+    }
+
+    /// Time in which this server heard nobody is nobody's silence.
+    pub(crate) fn forgive(&mut self, by: Duration, now: Moment) {
+        for server in self.kept.servers.values_mut() {
+            server.heard = server.heard.map(|heard| heard.after(by).min(now));
+        }
+    }
+
+    /// After a restart of the coordinator: all leases begin anew, and nobody has a session.
+    pub(crate) fn restart(&mut self, now: Moment) {
+        for server in self.kept.servers.values_mut() {
+            server.heard = server.heard.map(|_| now);
+            (server.is_connected, server.asks) = (false, false);
+        }
+        if let Some(rounds) = &mut self.kept.rounds {
+            rounds.restart();
+        }
+        if let Some(record) = self.kept.storing.take() {
+            // Nobody knows whether it is stored: it was told to nobody, and is stored again under its number and later ones.
+            self.kept.number = record.number;
+            self.kept.is_changed = true;
+        }
+    }
+
+    /// Tells every server that can hear it what is in force, where that is not what it was told.
+    pub(super) fn tell_places(&mut self, orders: &mut Vec<(ServerId, ServerOrder)>) {
+        let (number, run) = (self.kept.stored.number, self.kept.run);
+        let all = self.kept.stored.places.iter().map(|place| (place.shard, *place)).collect();
+        for (id, server) in self.kept.servers.iter_mut().filter(|(_, server)| server.is_connected) {
+            if std::mem::take(&mut server.asks) {
+                orders.push((*id, ServerOrder::Heard));
+            }
+            if number == 0 || number < server.since || server.told == number {
+                continue;
+            }
+            let places = Map::of(&all, *id);
+            server.told = number;
+            if server.places.as_ref() != Some(&places) {
+                server.places = Some(places.clone());
+                orders.push((*id, ServerOrder::Places { number, run, places }));
+            }
+        }
+    }
+}
