@@ -1,32 +1,39 @@
 //! The server's loop: control events in, effects out, until the run is over.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+mod keeping;
+mod troubles;
+mod voice;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use slackline_core::config::Resolved;
 use slackline_core::ids::{Moment, ServerId, ShardId};
-use slackline_core::wire::ToServer;
-use slackline_net::{CloseCode, Identity, Listener, NetworkThread, Settings};
-use slackline_server_core::control::End;
+use slackline_core::wire::{ServerOrder, ToServer};
+use slackline_net::{CloseCode, Identity, Listener};
+use slackline_server_core::control::{Commit, End};
 use slackline_server_core::record::Figures;
-use slackline_server_core::{Control, ControlEffect, ControlEvent, Notice};
+use slackline_server_core::{Control, ControlEffect, ControlEvent, HostEffect};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
-use crate::directory::{Directory, Outgoing};
+use crate::coordinator_link::{self, Words};
+use crate::directory::Outgoing;
 use crate::door::{Repeats, accept};
 use crate::error::ServerError;
 use crate::files::{FileError, Heading, Results, summary_of};
-use crate::looks;
-use crate::owner::{Owner, Task, Word};
-use crate::parts::{asked, boot_number, control_settings, heading, shards};
-use crate::peers;
+use crate::home::Home;
+use crate::ledger::Ledger;
+use crate::parts::{asked, heading};
 use crate::session::Shared;
+use crate::start::Ended;
 use crate::ticks::Ticks;
-use crate::tracer;
+use crate::words::Word;
+use crate::{looks, peers, saver};
+
+use troubles::{Place, Troubles};
+use voice::{repeated, result_line};
 
 /// Control events that may wait; when it is full, sessions read no further.
 pub(crate) const EVENTS_MAX: usize = 4096;
@@ -34,100 +41,33 @@ pub(crate) const EVENTS_MAX: usize = 4096;
 /// How long the end waits for peers to read what they were told.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// What a server is started with.
-pub struct ServerOptions {
-    /// Which server of the run.
-    pub index: ServerId,
-    /// The configuration of the run.
-    pub resolved: Resolved,
-    /// The address to bind.
-    pub bind: SocketAddr,
-    /// Folder of the keys.
-    pub keys: PathBuf,
-    /// Folder of the results; used by the coordinator, and for traces.
-    pub out: PathBuf,
-    /// Whether each shard writes a trace.
-    pub trace: bool,
-    /// Told the address that was bound, once peers can connect.
-    pub ready: Box<dyn FnOnce(SocketAddr) + Send>,
-}
-
-/// How a server ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// The run is complete, or somebody with the right to said stop.
-    Well,
-    /// A signal ended it.
-    Interrupted,
-}
-
-/// Runs a server until the run is over; blocks the calling thread.
-///
-/// # Errors
-/// [`ServerError`]; nothing is left running.
-pub fn serve(options: ServerOptions) -> Result<Ended, ServerError> {
-    let config = &options.resolved.config;
-    if options.trace && config.sync.is_some() {
-        return Err(ServerError::NothingToTrace);
-    }
-    let identity = Identity::load(&options.keys, slackline_net::Role::Server)?;
-    let network = Settings::new(&config.transport, Duration::from_secs_f64(config.cluster.lease_s));
-    let results = match options.index {
-        ServerId(0) => Some(Results::begin(&options.out, &options.resolved.to_toml())?),
-        _ => None,
-    };
-    let net = NetworkThread::start(&format!("server {}", options.index.0))?;
-    let listener = {
-        let _within = net.handle().enter();
-        Listener::bind(options.bind, &identity, &network)?
-    };
-    let began = Instant::now();
-    let settings = shards(options.index, config);
-    let mut tracers = match options.trace {
-        true => tracer::create_all(&options.out, &options.resolved, options.index, &settings, began)?,
-        false => BTreeMap::new(),
-    };
-    let directory = Arc::new(Directory::new(settings.len()));
-    let (word_sender, words) = mpsc::unbounded_channel();
-    let mut owners = BTreeMap::new();
-    let mut threads = Vec::new();
-    for settings in settings {
-        let id = settings.id;
-        let (directory, words, tracer) = (directory.clone(), word_sender.clone(), tracers.remove(&id));
-        let (owner, thread) = Owner::start(settings, began, directory, words, tracer)?;
-        owners.insert(id, owner);
-        threads.push(thread);
-    }
-    let (control, events) = mpsc::channel(EVENTS_MAX);
-    let shared = Arc::new(Shared { directory, owners, control, network });
-    let ServerOptions { index, resolved, ready, .. } = options;
-    let daemon = Daemon::new(index, resolved, identity, shared, results, began);
-    ready(listener.local_address());
-    let outcome = net.block_on(daemon.run(listener, events, words))?;
-    net.stop();
-    let panicked = threads.into_iter().filter_map(|thread| thread.join().err()).count();
-    match outcome {
-        Ok(_) if panicked > 0 => {
-            Err(ServerError::Run("a shard's thread panicked; see the log above".to_owned()))
-        }
-        outcome => outcome,
-    }
-}
-
-struct Daemon {
+/// The control loop and what it acts on.
+pub(crate) struct Daemon {
     control: Control,
     heading: Heading,
     resolved: Resolved,
     identity: Identity,
-    shared: Arc<Shared>,
+    home: Home,
+    /// The way to the coordinator; nothing is said there on the coordinator's own server.
+    words: Words,
     results: Option<Results>,
+    /// What is kept for a restart of this process; only on the coordinator's server.
+    ledger: Option<Ledger>,
     began: Instant,
+    /// What control has asked for before the loop begins.
+    first: Vec<ControlEffect>,
+    /// What control is to hear next: what follows from its own effects.
+    next: VecDeque<ControlEvent>,
+    troubles: Troubles,
     written: Instant,
     end: Option<End>,
     /// The first file that could not be written: the run goes on, the process ends with it.
     broken: Option<FileError>,
     /// Peers turned away, for the log.
     refusals: Repeats,
+    /// What control waits for, for the log, and when it was last told.
+    told: watch::Sender<looks::Told>,
+    told_at: Instant,
 }
 
 /// What the loop is woken by.
@@ -140,47 +80,56 @@ enum Happening {
 }
 
 impl Daemon {
-    fn new(
-        index: ServerId,
+    pub(crate) fn new(
+        (control, first): (Control, Vec<ControlEffect>),
         resolved: Resolved,
         identity: Identity,
-        shared: Arc<Shared>,
+        home: Home,
         results: Option<Results>,
-        began: Instant,
+        ledger: Option<Ledger>,
     ) -> Self {
-        let now = Moment(began.elapsed().as_nanos() as u64);
-        let shards = shared.owners.keys().copied().collect();
-        let settings = control_settings(index, &resolved, shards, boot_number(began));
         Self {
-            control: Control::new(settings, now),
+            control,
             heading: heading(&resolved),
             resolved,
             identity,
-            shared,
+            began: home.surroundings.began,
+            home,
+            words: Words::default(),
             results,
-            began,
+            ledger,
+            first,
+            next: VecDeque::new(),
+            troubles: Troubles::default(),
             written: Instant::now(),
             end: None,
             broken: None,
             refusals: Repeats::default(),
+            told: watch::Sender::default(),
+            told_at: Instant::now(),
         }
     }
 
-    async fn run(
+    pub(crate) async fn run(
         mut self,
         listener: Listener,
         mut events: mpsc::Receiver<ControlEvent>,
         mut words: mpsc::UnboundedReceiver<Word>,
     ) -> Result<Ended, ServerError> {
         let listener = Arc::new(listener);
-        let accepting = tokio::spawn(accept(listener.clone(), self.shared.clone()));
+        let accepting = tokio::spawn(accept(listener.clone(), self.shared().clone()));
         let wait_report = Duration::from_secs_f64(self.resolved.config.cluster.wait_report_s);
-        let reporting = tokio::spawn(looks::report_holds(self.shared.clone(), wait_report));
+        let told = self.told.subscribe();
+        let reporting = tokio::spawn(looks::report_waits(self.shared().clone(), wait_report, told));
+        let linking = self.link();
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let lease = Duration::from_secs_f64(self.resolved.config.cluster.lease_s);
         let mut ticks = Ticks::new(Instant::now(), self.tick(), lease);
         let mut interrupted = false;
+        for effect in std::mem::take(&mut self.first) {
+            self.perform(effect).await;
+        }
         loop {
             // In this order: what peers have said is heard before the time is looked at, else a lease could end with its renewal
             // waiting in the queue.
@@ -197,10 +146,12 @@ impl Daemon {
                     ticks.count_event(Instant::now());
                     self.event(event).await;
                 }
-                Happening::Word(Word::HasValues(shard)) => {
-                    self.event(ControlEvent::HasValues { shard }).await
-                }
                 Happening::Word(Word::Ended(shard)) => self.fail(shard).await,
+                Happening::Word(word) => {
+                    if let Some(event) = self.heard(word) {
+                        self.event(event).await;
+                    }
+                }
                 Happening::Tick => self.tell_time(ticks.take(Instant::now())).await,
                 Happening::Signal(reason) => {
                     interrupted = true;
@@ -214,7 +165,12 @@ impl Daemon {
         }
         accepting.abort();
         reporting.abort();
+        if let Some(linking) = linking {
+            linking.abort();
+        }
         self.farewell(&mut events, interrupted).await;
+        self.forget();
+        self.home.surroundings.links.close().await;
         listener.close(CloseCode::Done, "the server ends").await;
         match (self.end, self.broken) {
             (Some(End::Failed(text)), _) => Err(ServerError::Run(text)),
@@ -227,9 +183,8 @@ impl Daemon {
     /// Often enough that a lease ends on time and a metrics line is not late.
     fn tick(&self) -> Duration {
         let config = &self.resolved.config;
-        Duration::from_secs_f64(
-            (config.cluster.lease_s / 20.0).min(config.metrics.every_s / 2.0).clamp(0.01, 0.25),
-        )
+        let metrics = Duration::from_secs_f64(config.metrics.every_s / 2.0);
+        config.timers().tick.min(metrics).max(Duration::from_millis(10))
     }
 
     /// A tick; before it, where the server stood still, for how long it did.
@@ -240,6 +195,7 @@ impl Daemon {
             self.event(ControlEvent::Late { by }).await;
         }
         self.event(ControlEvent::Tick).await;
+        self.tell_waits();
         if let Some(unsaid) = self.refusals.take_unsaid(Instant::now()) {
             tracing::warn!("turned {unsaid} more away");
         }
@@ -248,6 +204,20 @@ impl Daemon {
             if self.end.is_none() && self.control.is_started() {
                 self.write_line(serde_json::json!({ "event": "progress" }));
             }
+        }
+    }
+
+    /// Tells whoever writes the log of waits what control waits for.
+    fn tell_waits(&mut self) {
+        if self.told_at.elapsed() >= self.resolved.config.timers().wait_report / 2 {
+            self.told_at = Instant::now();
+            // A run tells them when all its servers are ready.
+            self.control.set_addresses(self.home.surroundings.links.addresses());
+            let now = self.now();
+            self.told.send_replace(looks::Told {
+                waits: self.control.waits(now),
+                heard: self.control.heard_ago(now),
+            });
         }
     }
 
@@ -264,44 +234,94 @@ impl Daemon {
         Moment(self.began.elapsed().as_nanos() as u64)
     }
 
+    const fn shared(&self) -> &Arc<Shared> {
+        &self.home.shared
+    }
+
+    /// The session with the coordinator, on every server but its own.
+    fn link(&self) -> Option<tokio::task::JoinHandle<()>> {
+        let is_needed = self.home.surroundings.server != ServerId(0);
+        let links = self.home.surroundings.links.clone();
+        let control = self.shared().control.clone();
+        is_needed.then(|| tokio::spawn(coordinator_link::keep(links, self.words.clone(), control)))
+    }
+
+    /// What control is to know of a word of the other threads.
+    fn heard(&mut self, word: Word) -> Option<ControlEvent> {
+        Some(match word {
+            Word::HasValues(shard) => ControlEvent::HasValues { shard },
+            Word::Ended(_) => return None,
+            Word::Host(shard, effect) => return told_of(shard, effect),
+            Word::OutOfReach { shard, generation, backup } => {
+                ControlEvent::OutOfReach { shard, generation, backup }
+            }
+            Word::Doubt(doubt) => ControlEvent::Doubt(doubt),
+            Word::CutMissed { shard, number } => ControlEvent::CutMissed { number, shard },
+            Word::Saved { shard, number, entry } => ControlEvent::Saved { number, shard, entry },
+            Word::NotSaved { shard, number, why } => ControlEvent::NotSaved { number, shard, why },
+            Word::Committed { number, outcome: Ok(()) } => ControlEvent::Committed { number },
+            Word::Committed { number, outcome: Err(why) } => ControlEvent::NotCommitted { number, why },
+            Word::Trouble(shard, text) => {
+                return self.troubles.note(Place::Journal(shard), text).map(ControlEvent::Trouble);
+            }
+            Word::StoreTrouble(text) => {
+                return self.troubles.note(Place::Store, text).map(ControlEvent::Trouble);
+            }
+        })
+    }
+
+    /// One event, after those that follow from control's own effects, and what follows from it.
     async fn event(&mut self, event: ControlEvent) {
-        let registers = match &event {
-            ControlEvent::Message { session, message: ToServer::Register(_) } => Some(*session),
-            _ => None,
-        };
-        let mut effects = Vec::new();
-        self.control.handle(self.now(), event, &mut effects);
-        if let Some(session) = registers {
-            self.shared.directory.bind(session, self.control.worker_of(session));
-        }
-        for effect in effects {
-            self.perform(effect).await;
+        self.next.push_back(event);
+        while let Some(event) = self.next.pop_front() {
+            let now = self.now();
+            self.keep(now, &event).await;
+            if let (Some(saver), ControlEvent::Ordered(ServerOrder::Places { run, .. })) =
+                (&self.home.surroundings.saver, &event)
+            {
+                saver.belongs_to(*run);
+            }
+            let registers = match &event {
+                ControlEvent::Message { session, message: ToServer::Register(_) } => Some(*session),
+                _ => None,
+            };
+            let mut effects = Vec::new();
+            self.control.handle(now, event, &mut effects);
+            if let Some(session) = registers {
+                self.shared().directory.bind(session, self.control.worker_of(session));
+            }
+            for effect in effects {
+                self.perform(effect).await;
+            }
         }
     }
 
     async fn perform(&mut self, effect: ControlEffect) {
         match effect {
             ControlEffect::Send { session, message } => {
-                self.shared.directory.send(session, Outgoing::Message(message));
+                self.shared().directory.send(session, Outgoing::Message(message));
             }
             ControlEffect::Close { session } => {
-                self.shared.directory.send(session, Outgoing::Close(CloseCode::Refused, String::new()));
+                self.shared().directory.send(session, Outgoing::Close(CloseCode::Refused, String::new()));
             }
-            // A shard without its thread says so itself, and that ends the run.
-            ControlEffect::Shards(event) => {
-                for owner in self.shared.owners.values() {
-                    let _ = owner.inbox.send(Task::Event(event.clone())).await;
+            ControlEffect::Shards(event) => self.home.tell(None, event).await,
+            ControlEffect::Shard { shard, event } => self.home.tell(Some(shard), event).await,
+            ControlEffect::Place { shard, place, members, started } => {
+                if let Err(error) = self.home.place(&self.resolved, shard, place, members, started).await {
+                    self.end = Some(End::Failed(error.to_string()));
                 }
             }
-            ControlEffect::Shard { shard, event } => {
-                if let Some(owner) = self.shared.owners.get(&shard) {
-                    let _ = owner.inbox.send(Task::Event(event)).await;
-                }
+            ControlEffect::Coordinator(word) => self.words.say(word),
+            ControlEffect::Persist(map) => {
+                let number = map.number;
+                self.keep_map(&map).await;
+                self.next.push_back(ControlEvent::Persisted { number });
             }
+            ControlEffect::Commit(commit) => self.commit(*commit),
             ControlEffect::Status { session } => {
-                if self.shared.directory.begin_status(session) {
+                if self.shared().directory.begin_status(session) {
                     let status = self.control.status(self.now());
-                    tokio::spawn(looks::send_status(session, status, self.shared.clone()));
+                    tokio::spawn(looks::send_status(session, status, self.shared().clone()));
                 }
             }
             ControlEffect::Evaluated => {
@@ -313,6 +333,19 @@ impl Daemon {
             ControlEffect::Notice(notice) => self.say(&notice),
             ControlEffect::End(end) => self.finish(end),
         }
+    }
+
+    fn commit(&mut self, commit: Commit) {
+        let Commit { number, parts, position, .. } = commit;
+        let Some(saver) = &self.home.surroundings.saver else {
+            let why = "no checkpoints are made in this run".to_owned();
+            self.next.push_back(ControlEvent::NotCommitted { number, why });
+            return;
+        };
+        let (clock, samples_done) = (position.clock, position.samples_done);
+        // Numbers, texts and lists of them can always be written as JSON.
+        let position = serde_json::to_value(&position).unwrap_or_default();
+        saver.commit(saver::Commit { number, clock, samples_done, parts, position });
     }
 
     fn write_line(&mut self, event: serde_json::Value) {
@@ -337,41 +370,6 @@ impl Daemon {
         }
     }
 
-    /// Each thing once, at the level of who must act.
-    fn say(&mut self, notice: &Notice) {
-        match notice {
-            Notice::Joined { worker, incarnation, clock, .. } => {
-                tracing::info!(worker = worker.0, incarnation = incarnation.0, clock = clock.0, "{notice}");
-            }
-            Notice::Expired { worker, .. }
-            | Notice::BadGradient { worker, .. }
-            | Notice::Trouble { worker, .. } => {
-                tracing::warn!(worker = worker.0, "{notice}");
-            }
-            Notice::WrongRole { role, message, .. } => self.say_refusal(&format!("{role} {message}"), notice),
-            Notice::Refused { text, .. } => self.say_refusal(text, notice),
-            Notice::Awaiting { .. }
-            | Notice::NobodyLeft { .. }
-            | Notice::Regrouping { .. }
-            | Notice::Misfit { .. } => tracing::warn!("{notice}"),
-            Notice::Left { worker, .. } | Notice::Recovered { worker, .. } => {
-                tracing::info!(worker = worker.0, "{notice}");
-            }
-            Notice::Grouped { generation, .. } => tracing::info!(group = generation.0, "{notice}"),
-            Notice::Started { .. } | Notice::Evaluated { .. } | Notice::Chosen { .. } => {
-                tracing::info!("{notice}");
-            }
-        }
-    }
-
-    fn say_refusal(&mut self, kind: &str, notice: &Notice) {
-        match self.refusals.may_say(kind, Instant::now()) {
-            Some(0) => tracing::warn!("{notice}"),
-            Some(unsaid) => tracing::warn!("{notice}; {unsaid} more were before it"),
-            None => {}
-        }
-    }
-
     fn finish(&mut self, end: End) {
         if end == End::Complete
             && let (Some(results), Some(figures)) = (&self.results, self.figures(true))
@@ -379,6 +377,7 @@ impl Daemon {
             let refused = self.control.refused();
             let extra = serde_json::json!({
                 "batches_repeated": self.control.batches_repeated(),
+                "repeated": self.control.repeats().map(repeated),
                 "refused": {
                     "handshake": refused.handshake, "role": refused.role,
                     "malformed": refused.malformed, "fenced": refused.fenced,
@@ -402,8 +401,8 @@ impl Daemon {
 
     /// Ends all sessions after what they were told; the coordinator ends the other servers.
     async fn farewell(&mut self, events: &mut mpsc::Receiver<ControlEvent>, interrupted: bool) {
-        for session in self.shared.directory.sessions() {
-            self.shared
+        for session in self.shared().directory.sessions() {
+            self.shared()
                 .directory
                 .send(session, Outgoing::Close(CloseCode::Done, "the server ends".to_owned()));
         }
@@ -412,42 +411,55 @@ impl Daemon {
         if (is_over || interrupted) && self.results.is_some() {
             let others = config.cluster.addresses.iter().skip(1).cloned().collect::<Vec<_>>();
             let reason = if is_over { "the run is over" } else { "server 0 was interrupted" };
-            peers::stop(&others, &self.identity, &self.shared.network, reason).await;
+            peers::stop(&others, &self.identity, &self.shared().network, reason).await;
         }
-        let shared = self.shared.clone();
+        let shared = self.shared().clone();
         let all_gone = async { while !shared.directory.is_empty() && events.recv().await.is_some() {} };
         let _ = tokio::time::timeout(FAREWELL, all_gone).await;
     }
 }
 
-/// The end of a run in one line.
-fn result_line(figures: &Figures, folder: &Path) -> String {
-    let accuracy = match figures.r#final.test_accuracy {
-        Some(accuracy) => format!("test accuracy {:.2} %", 100.0 * accuracy),
-        None => "no evaluation".to_owned(),
-    };
-    let Figures { samples, wall_s, .. } = figures;
-    format!(
-        "the run is complete: {accuracy}, {samples} samples in {wall_s:.1} s; summary.json, metrics.jsonl and config.toml are in {}",
-        folder.display()
-    )
+/// What control is to know of what a host tells.
+fn told_of(shard: ShardId, effect: HostEffect) -> Option<ControlEvent> {
+    Some(match effect {
+        HostEffect::InStep { generation, backup } => ControlEvent::InStep { shard, generation, backup },
+        HostEffect::Leads { generation, has_values, members } => {
+            ControlEvent::Leads { shard, generation, has_values, members }
+        }
+        HostEffect::Restored { generation, version, clock } => {
+            ControlEvent::Restored { shard, generation, version, clock }
+        }
+        HostEffect::NotRestored { generation, why } => ControlEvent::NotRestored { shard, generation, why },
+        HostEffect::Differs { shard, index } => {
+            tracing::error!(
+                shard = shard.0,
+                "the copies of {shard} differ at entry {}: a fault of the program; the backup is given the state anew",
+                index.0
+            );
+            return None;
+        }
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::pair;
+    use crate::parts::control_settings;
 
     #[tokio::test]
     async fn a_shard_without_its_thread_fails_the_run() {
         let folder = pair::key_folder();
         let (control, events) = mpsc::channel(EVENTS_MAX);
         let (word_sender, words) = mpsc::unbounded_channel();
-        let directory = Arc::new(Directory::new(1));
-        let shared = Shared { directory, owners: BTreeMap::new(), control, network: Settings::default() };
         let resolved = pair::resolved();
         let identity = Identity::load(folder.path(), slackline_net::Role::Server).unwrap();
-        let daemon = Daemon::new(ServerId(0), resolved, identity, Arc::new(shared), None, Instant::now());
+        let surroundings = Arc::new(pair::surroundings(&folder, word_sender.clone()));
+        let shared = Arc::new(pair::shared(control, &surroundings));
+        let machine = Control::new(control_settings(ServerId(0), &resolved, 1), Moment(0));
+        let home = Home::new(&resolved, shared, surroundings, None);
+        let daemon = Daemon::new((machine, Vec::new()), resolved, identity, home, None, None);
         word_sender.send(Word::HasValues(ShardId(3))).unwrap();
         word_sender.send(Word::Ended(ShardId(3))).unwrap();
         let error = daemon.run(pair::listener(&folder), events, words).await.unwrap_err();

@@ -1,6 +1,7 @@
 //! Who is connected: shared by the network's thread, which adds and removes sessions, and the shards' threads, which answer them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use dashmap::DashMap;
 use slackline_core::ids::{Incarnation, SessionId, WorkerId};
@@ -72,6 +73,14 @@ impl Directory {
     pub(crate) fn insert(&self, session: SessionId, outgoing: Sender<Outgoing>, connection: Connection) {
         let places = Arc::new(Semaphore::new(self.values_max));
         self.peers.insert(session, Peer { outgoing, connection, worker: None, places, statuses: 0 });
+    }
+
+    /// The round trips to the workers, by name; for a status and the log.
+    pub(crate) fn round_trips(&self) -> Vec<(String, Duration)> {
+        let row = |peer: &Peer| Some((peer.worker?.0.to_string(), peer.connection.round_trip()));
+        let mut rows: Vec<_> = self.peers.iter().filter_map(|peer| row(&peer)).collect();
+        rows.sort();
+        rows
     }
 
     pub(crate) fn remove(&self, session: SessionId) {

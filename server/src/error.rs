@@ -3,6 +3,8 @@
 use slackline_net::{BindError, KeysError, NetworkStopped};
 
 use crate::files::FileError;
+use crate::journal::JournalError;
+use crate::ledger::LedgerError;
 
 /// Why a server cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +29,20 @@ pub enum ServerError {
         "--trace records the pulls and pushes of shards, and an allreduce (sync.method = \"allreduce\") has none: leave --trace out"
     )]
     NothingToTrace,
+    /// What an earlier process has left on the disk.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// A journal of an earlier process.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The checkpoint that the run is to go on from.
+    #[error("the run cannot go on: {0}")]
+    Resume(String),
+    /// The servers of a run must find each other.
+    #[error(
+        "the run has {0} servers, which speak with each other: say in cluster.addresses where all of them are, for each of them"
+    )]
+    NoAddresses(u32),
     /// The run failed.
     #[error("{0}")]
     Run(String),
@@ -37,9 +53,12 @@ impl ServerError {
     #[must_use]
     pub fn is_users(&self) -> bool {
         match self {
-            Self::Keys(_) | Self::Bind(_) | Self::NothingToTrace => true,
+            Self::Keys(_) | Self::Bind(_) | Self::NothingToTrace | Self::NoAddresses(_) | Self::Resume(_) => {
+                true
+            }
+            Self::Ledger(error) => error.is_users(),
             Self::File(error) => error.is_users(),
-            Self::Thread(_) | Self::Stopped(_) | Self::Run(_) => false,
+            Self::Thread(_) | Self::Stopped(_) | Self::Journal(_) | Self::Run(_) => false,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! A file is whole or not there: each is written under another name, synced and renamed. `metrics.jsonl` grows by whole lines.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Read as _, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -98,6 +98,18 @@ impl Results {
     /// # Errors
     /// A file cannot be written.
     pub fn begin(folder: &Path, configuration: &str) -> Result<Self, FileError> {
+        Self::open(folder, configuration, false)
+    }
+
+    /// The same for a run that goes on: its metrics so far stay, up to the last whole line.
+    ///
+    /// # Errors
+    /// A file cannot be read or written.
+    pub fn go_on(folder: &Path, configuration: &str) -> Result<Self, FileError> {
+        Self::open(folder, configuration, true)
+    }
+
+    fn open(folder: &Path, configuration: &str, goes_on: bool) -> Result<Self, FileError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| FileError { path, source }
@@ -110,9 +122,19 @@ impl Results {
             _ => {}
         }
         let path = folder.join("metrics.jsonl");
-        let metrics =
-            OpenOptions::new().create(true).write(true).truncate(true).open(&path).map_err(failed(&path))?;
-        Ok(Self { folder: folder.to_owned(), metrics: Lines::new(metrics) })
+        let open = || {
+            let mut file =
+                OpenOptions::new().create(true).read(true).write(true).truncate(!goes_on).open(&path)?;
+            if !goes_on {
+                return Ok((file, 0));
+            }
+            let good = whole_lines(&mut file)?;
+            file.set_len(good)?;
+            file.seek(SeekFrom::Start(good))?;
+            Ok((file, good))
+        };
+        let (metrics, good) = open().map_err(failed(&path))?;
+        Ok(Self { folder: folder.to_owned(), metrics: Lines { file: metrics, good } })
     }
 
     /// Adds a line of metrics. `event` says what for: `progress`, or `evaluate` and at how many samples.
@@ -186,6 +208,13 @@ fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     })
 }
 
+/// Bytes of the whole lines that a file begins with.
+fn whole_lines(file: &mut File) -> io::Result<u64> {
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last as u64 + 1))
+}
+
 /// A file that grows by whole lines.
 #[derive(Debug)]
 struct Lines<F> {
@@ -206,6 +235,7 @@ impl Cut for File {
 }
 
 impl<F: Write + Seek + Cut> Lines<F> {
+    #[cfg(test)]
     const fn new(file: F) -> Self {
         Self { file, good: 0 }
     }

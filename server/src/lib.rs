@@ -1,27 +1,41 @@
 //! The server daemon: the shell around the pure server.
 //!
-//! One thread runs the network and [`slackline_server_core::Control`]; each shard has a thread of its own that owns it. Read in this
-//! order: [`daemon`](crate::serve) (the loop), `ticks` (when it looks at the time), `door` (who comes in), `session` (one peer), `owner` (one shard), `directory` (who is
-//! connected), `looks` (what the shards answer about themselves), `files` (what is left on disk), `peers` (the other servers), [`tracer`]
-//! (what is traced).
-//! `parts` is what they are made from.
+//! One thread runs the network and [`slackline_server_core::Control`]; each shard that the server leads or backs has a thread of its own.
+//! Read in this order: [`serve`] (`start`: what it begins with), `daemon` (the loop), `ticks` (when it looks at the time), `door` (who comes
+//! in), `session` (one peer), `home` and `owner` (the shards' threads), `performer` (what they do), `directory` (who is connected), `links`
+//! and `coordinator_link` (the ways to other servers), `feeds` and `frames` (what a backup is given), `journal` (what the disk is given),
+//! `saver` (checkpoints), `ledger` (what a restarted coordinator goes on with), `looks` (what the shards answer about themselves), `files`
+//! (what is left among the results), [`tracer`] (what is traced). `parts` is what they are made from.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod coordinator_link;
 mod daemon;
 mod directory;
 mod door;
 mod error;
+mod feeds;
 pub mod files;
+mod frames;
+mod home;
+mod journal;
+mod ledger;
+mod links;
 mod looks;
 mod owner;
 #[cfg(test)]
 mod pair;
 pub mod parts;
 mod peers;
+mod performer;
+mod saver;
 mod session;
+mod start;
 mod ticks;
 pub mod tracer;
+mod words;
 
-pub use daemon::{Ended, ServerOptions, serve};
 pub use error::ServerError;
+pub use links::{Addresses, AddressesToCome};
+pub use saver::{FOLDER as CHECKPOINTS, resume};
+pub use start::{Ended, Keeps, ServerOptions, serve};

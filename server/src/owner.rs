@@ -1,45 +1,78 @@
-//! The thread that owns one shard: events in, effects out, no lock on the way.
+//! The thread that owns one shard on this server, as its primary or its backup: events in, effects out, no lock on the way.
+//!
+//! It is told things in three queues. *Notes* come from its logs and its disk and go first. *Orders* come from control, in control's order.
+//! *Tasks* are pushes of peers; while the host cannot take any more in (a copy that counts is behind), they stay where they are, the sessions
+//! wait, and QUIC slows the peers down.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use slackline_core::ids::{Clock, Incarnation, KeyRange, Moment, Sequence, ShardId, WorkerId};
+use slackline_core::ids::{Generation, KeyRange, Moment, ServerId, ShardId};
 use slackline_core::limits::STATUS_ROWS_MAX;
-use slackline_core::wire::{Dtype, Served, ToPeer, TransferHeader, TransferKind};
-use slackline_server_core::{Notice, Shard, ShardEffect, ShardEvent, ShardSettings};
+use slackline_core::wire::Place;
+use slackline_net::log::Hold;
+use slackline_server_core::ShardEvent;
+use slackline_server_core::replica::{Frame, Host, HostEffect, HostEvent, HostSettings, Role};
 use tokio::runtime::Runtime;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use crate::directory::{Directory, Outgoing};
 use crate::looks::Rows;
-use crate::tracer::Tracer;
+use crate::performer::{Performer, Surroundings};
+use crate::tracer::{Arrival, Tracer};
+use crate::words::Word;
 
-/// Events that may wait for a shard. A worker has at most a few; when it is full, sessions wait and QUIC slows the peers.
+/// Pushes that may wait for a shard. A worker has at most a few; when it is full, sessions wait and QUIC slows the peers.
 const INBOX_MAX: usize = 1024;
 
-/// Gradient buffers kept for reuse.
-const SPARE_MAX: usize = 64;
+/// Orders that may wait, and notes.
+const ORDERS_MAX: usize = 4096;
 
-/// What can be put before an owner.
+/// Orders for a shard that takes none that are kept; beyond that, pulls and pushes without values are left out, which their workers
+/// repeat. Members can be waiting for so many at most, so it is peers that do not keep to the protocol which lose something.
+const DEFERRED_MAX: usize = 65_536;
+
+/// Frames of a log that may wait: as many gradients as fit in 16 MiB, and at least two.
+fn frames_max(keys: KeyRange) -> usize {
+    usize::try_from((16 << 20) / (4 * keys.len).max(1)).unwrap_or(2).clamp(2, 256)
+}
+
+/// A push, or initial values.
 #[derive(Debug)]
-pub(crate) enum Task {
+pub(crate) struct Task {
+    pub(crate) event: ShardEvent,
+    /// When all of it was in memory.
+    pub(crate) arrived: Instant,
+}
+
+/// What control wants of a shard.
+#[derive(Clone, Debug)]
+pub(crate) enum Order {
     /// An event for the shard.
-    Event(ShardEvent),
-    /// The rows for a status.
-    Look(oneshot::Sender<Rows>),
+    Shard(ShardEvent),
+    /// Its place, or another event that is not the shard's.
+    Host(HostEvent),
+}
+
+/// What comes from the shard's logs and its disk, and what is asked of its thread.
+#[derive(Debug)]
+pub(crate) enum Note {
+    /// For the host as it is.
+    Host(HostEvent),
+    /// A log to the backup is open; frames for it go there.
+    FeedOpen { number: u64, backup: ServerId, frames: mpsc::UnboundedSender<Frame> },
+    /// That log is gone.
+    FeedLost { number: u64, backup: ServerId },
+    /// A log of the primary is open; how far it is held goes there.
+    LogOpen { number: u64, holds: mpsc::UnboundedSender<Hold> },
+    /// A frame of that log.
+    Frame { number: u64, generation: Generation, frame: Frame, _place: OwnedSemaphorePermit },
+    /// The rows for a status; none where the shard is not led here.
+    Look(oneshot::Sender<Option<Rows>>),
     /// An end without order.
     #[cfg(test)]
     Panic,
-}
-
-/// What an owner's thread tells the control loop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
-    /// The shard has values now.
-    HasValues(ShardId),
-    /// The thread is at its end: nobody will answer for the shard any more.
-    Ended(ShardId),
 }
 
 /// The handle of a shard's owner.
@@ -47,28 +80,55 @@ pub(crate) enum Word {
 pub(crate) struct Owner {
     pub(crate) keys: KeyRange,
     pub(crate) inbox: mpsc::Sender<Task>,
-    spare: Arc<Mutex<Vec<Vec<f32>>>>,
+    pub(crate) orders: mpsc::Sender<Order>,
+    pub(crate) notes: mpsc::Sender<Note>,
+    /// Places for frames of a primary's log that wait for the thread.
+    pub(crate) frames: Arc<Semaphore>,
+    /// The last place that control has told.
+    place: Arc<Mutex<Option<Place>>>,
+    spare: Spare,
 }
 
+/// Gradient buffers kept for reuse. A lock, since the network's thread takes buffers that the shard's gives back; held for a push or a pop.
+pub(crate) type Spare = Arc<Mutex<Vec<Vec<f32>>>>;
+
 impl Owner {
-    /// Starts the thread. It ends when all handles are gone; its last word on `words` is [`Word::Ended`], even where it panics.
+    /// Starts the thread. It ends when all handles are gone; its last word is [`Word::Ended`], even where it panics.
     pub(crate) fn start(
-        settings: ShardSettings,
-        began: Instant,
-        directory: Arc<Directory>,
-        words: mpsc::UnboundedSender<Word>,
+        settings: HostSettings,
+        surroundings: &Arc<Surroundings>,
         tracer: Option<Tracer>,
     ) -> std::io::Result<(Self, JoinHandle<()>)> {
         let (inbox, tasks) = mpsc::channel(INBOX_MAX);
-        // A lock, since the network's thread takes buffers that this one gives back; held for a push or a pop.
-        let spare = Arc::new(Mutex::new(Vec::new()));
-        let owner = Self { keys: settings.keys, inbox, spare: spare.clone() };
-        let id = settings.id;
-        let ending = Ending { shard: id, words };
-        let clock = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-        let work = Work { shard: Shard::new(settings), began, directory, ending, spare, clock, tracer };
+        let (orders, ordered) = mpsc::channel(ORDERS_MAX);
+        let (notes, noted) = mpsc::channel(ORDERS_MAX);
+        let spare = Spare::default();
+        let place = Arc::default();
+        let keys = settings.shard.keys;
+        let frames = Arc::new(Semaphore::new(frames_max(keys)));
+        let owner = Self { keys, inbox, orders, notes: notes.clone(), frames, place, spare: spare.clone() };
+        let id = settings.shard.id;
+        let ending = Ending { shard: id, surroundings: surroundings.clone() };
+        let performer = Performer::new(&settings, surroundings.clone(), notes, spare);
+        let mut host = Host::new(settings);
+        if tracer.is_some() {
+            host.trace();
+        }
+        let work = Work {
+            host,
+            queues: Queues { noted, ordered, tasks, deferred: VecDeque::new() },
+            performer,
+            tracer,
+            effects: Vec::new(),
+            _ending: ending,
+        };
+        // Made on the thread itself: this one has a runtime, and one that is dropped within another panics.
+        let clock = || tokio::runtime::Builder::new_current_thread().enable_time().build();
         let thread =
-            std::thread::Builder::new().name(format!("shard {}", id.0)).spawn(move || work.run(tasks))?;
+            std::thread::Builder::new().name(format!("shard {}", id.0)).spawn(move || match clock() {
+                Ok(clock) => work.run(&clock),
+                Err(error) => tracing::error!("the system gives no timer for {id}: {error}"),
+            })?;
         Ok((owner, thread))
     }
 
@@ -77,153 +137,207 @@ impl Owner {
         let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
         spare.unwrap_or_else(|| vec![0.0; self.keys.len as usize])
     }
+
+    /// Where the shard lies, as control has told.
+    pub(crate) fn place(&self) -> Option<Place> {
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_place(&self, place: Option<Place>) {
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = place;
+    }
 }
 
 /// Says that the thread ends, however it does: a shard that nobody owns must not look like one that is only slow.
 struct Ending {
     shard: ShardId,
-    /// At most two words are ever said, so it needs no bound.
-    words: mpsc::UnboundedSender<Word>,
+    surroundings: Arc<Surroundings>,
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        // The other end is the control loop; where it is gone, the process is at its end.
-        let _ = self.words.send(Word::Ended(self.shard));
+        self.surroundings.say(Word::Ended(self.shard));
     }
+}
+
+struct Queues {
+    noted: mpsc::Receiver<Note>,
+    ordered: mpsc::Receiver<Order>,
+    tasks: mpsc::Receiver<Task>,
+    /// Orders for the shard that came while it could take none.
+    deferred: VecDeque<ShardEvent>,
+}
+
+/// What is done next.
+enum Next {
+    Note(Note),
+    Order(Order),
+    Deferred(ShardEvent),
+    Task(Task),
+    Deadline,
+    End,
 }
 
 struct Work {
-    shard: Shard,
-    began: Instant,
-    directory: Arc<Directory>,
-    ending: Ending,
-    spare: Arc<Mutex<Vec<Vec<f32>>>>,
-    /// Used while the shard waits for a moment, which a blocking receive cannot.
-    clock: Runtime,
+    host: Host,
+    queues: Queues,
+    performer: Performer,
     tracer: Option<Tracer>,
+    effects: Vec<HostEffect>,
+    _ending: Ending,
 }
 
 impl Work {
-    fn run(mut self, mut tasks: mpsc::Receiver<Task>) {
-        let mut effects = Vec::new();
-        while let Some(task) = self.next(&mut tasks) {
-            let now = self.now();
-            match task {
-                Task::Event(event) => self.handle(now, event, &mut effects),
-                Task::Look(answer) => {
-                    let rows = (self.shard.row(), self.shard.held_rows(now, STATUS_ROWS_MAX));
-                    // Whoever asked may have gone.
-                    let _ = answer.send(rows);
+    /// `clock` is used while nothing is there to be done.
+    fn run(mut self, clock: &Runtime) {
+        loop {
+            match self.next(clock) {
+                Next::Note(note) => self.note(note),
+                Next::Order(Order::Host(event)) => self.host(event),
+                Next::Order(Order::Shard(event)) => self.order(event),
+                Next::Task(Task { event, arrived }) => {
+                    self.performer.taken_up(&event, arrived);
+                    self.shard(event);
                 }
-                #[cfg(test)]
-                Task::Panic => panic!("planned"),
-            }
-            for effect in effects.drain(..) {
-                self.perform(effect);
+                Next::Deferred(event) => self.shard(event),
+                Next::Deadline => self.host(HostEvent::Tick),
+                Next::End => break,
             }
         }
+        let now = self.performer.now();
         if let Some(tracer) = self.tracer.take() {
-            tracer.end(self.now());
+            tracer.end(now);
+        }
+        // Before the journal's thread is waited for, which may be waiting to note something.
+        drop(self.queues);
+    }
+
+    fn next(&mut self, clock: &Runtime) -> Next {
+        let takes = self.host.takes_events();
+        if let Some(next) = self.queues.ready(takes) {
+            return next;
+        }
+        let deadline = self.host.next_deadline().map(|deadline| deadline.since(self.performer.now()));
+        let Queues { noted, ordered, tasks, .. } = &mut self.queues;
+        clock.block_on(async {
+            let until = async {
+                match deadline {
+                    Some(left) => tokio::time::sleep(left).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                Some(note) = noted.recv() => Next::Note(note),
+                order = ordered.recv() => order.map_or(Next::End, Next::Order),
+                Some(task) = tasks.recv(), if takes => Next::Task(task),
+                () = until => Next::Deadline,
+            }
+        })
+    }
+
+    fn order(&mut self, event: ShardEvent) {
+        if self.host.takes_events() && self.queues.deferred.is_empty() {
+            return self.shard(event);
+        }
+        let can_be_repeated = matches!(event, ShardEvent::Pull { .. } | ShardEvent::Push(_));
+        if self.queues.deferred.len() < DEFERRED_MAX || !can_be_repeated {
+            self.queues.deferred.push_back(event);
         }
     }
 
-    fn handle(&mut self, now: Moment, event: ShardEvent, effects: &mut Vec<ShardEffect>) {
-        let arrival = self.tracer.as_ref().map(|tracer| tracer.arrival(&event, &self.shard));
-        self.shard.handle(now, event, effects);
-        if let (Some(tracer), Some(arrival)) = (&mut self.tracer, arrival) {
-            tracer.tell(now, arrival, effects, &self.shard);
-        }
-    }
-
-    fn now(&self) -> Moment {
-        Moment(self.began.elapsed().as_nanos() as u64)
-    }
-
-    /// The next task, or the time that the shard waits for.
-    fn next(&self, tasks: &mut mpsc::Receiver<Task>) -> Option<Task> {
-        let Some(deadline) = self.shard.next_deadline() else { return tasks.blocking_recv() };
-        let left = deadline.since(self.now());
-        let next = self.clock.block_on(async { tokio::time::timeout(left, tasks.recv()).await });
-        next.unwrap_or(Some(Task::Event(ShardEvent::Tick)))
-    }
-
-    fn perform(&self, effect: ShardEffect) {
-        match effect {
-            ShardEffect::Answer { session, pushed } => {
-                self.directory.send(session, Outgoing::Message(ToPeer::Pushed(pushed)));
-            }
-            ShardEffect::Serve { session, reader, request, values, served } => {
-                let header = self.values_header(reader, request, served);
-                self.directory.send_values(session, header, values);
-            }
-            ShardEffect::Overtaken { session, open } => {
-                self.directory.send(session, Outgoing::Message(ToPeer::Overtaken { open }));
-            }
-            // The other end is the control loop; it is gone only when the process ends.
-            ShardEffect::HasValues => drop(self.ending.words.send(Word::HasValues(self.shard.id()))),
-            ShardEffect::Recycle(buffer) => {
-                let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-                if spare.len() < SPARE_MAX && buffer.len() as u64 == self.shard.keys().len {
-                    spare.push(buffer);
+    fn note(&mut self, note: Note) {
+        match note {
+            Note::Host(event) => self.host(event),
+            Note::FeedOpen { number, backup, frames } => {
+                if self.performer.feed_open(number, backup, frames) {
+                    self.host(HostEvent::FeedOpen { backup });
                 }
             }
-            ShardEffect::Notice(Notice::BadGradient { worker, shard, clock, tensor }) => {
-                let notice = Notice::BadGradient { worker, shard, clock, tensor };
-                tracing::warn!(worker = worker.0, clock = clock.0, shard = shard.0, "{notice}");
+            Note::FeedLost { number, backup } => {
+                if self.performer.feed_lost(number) {
+                    self.host(HostEvent::FeedLost { backup });
+                }
             }
-            ShardEffect::Notice(notice) => tracing::warn!(shard = self.shard.id().0, "{notice}"),
+            Note::LogOpen { number, holds } => self.performer.log_open(number, holds),
+            Note::Frame { number, generation, frame, _place } => {
+                if self.performer.is_last_log(number) {
+                    self.host(HostEvent::Frame { generation, frame });
+                }
+            }
+            // Whoever asked may have gone.
+            Note::Look(answer) => drop(answer.send(self.rows())),
+            #[cfg(test)]
+            Note::Panic => panic!("planned"),
         }
     }
 
-    fn values_header(
-        &self,
-        reader: Option<(WorkerId, Incarnation)>,
-        request: u64,
-        served: Served,
-    ) -> TransferHeader {
-        let (worker, incarnation) = reader.unwrap_or_default();
-        TransferHeader {
-            kind: TransferKind::Values,
-            dtype: Dtype::F32,
-            shard: self.shard.id(),
-            worker,
-            incarnation,
-            sequence: Sequence(request),
-            clock: Clock(served.minimum.0),
-            version: served.version,
-            batch: Default::default(),
-            lead: served.lead,
-            samples: 0,
-            stripe_count: 1,
-            keys: self.shard.keys(),
-            stripe: self.shard.keys(),
-            held_us: served.held_us,
+    fn rows(&self) -> Option<Rows> {
+        let copy = self.host.row();
+        let shard = self.host.shard().filter(|_| copy.role == Role::Leading)?;
+        let now = self.performer.now();
+        Some(Rows {
+            row: shard.row(),
+            held: self.host.held_rows(now, STATUS_ROWS_MAX),
+            unconfirmed: copy.unconfirmed_since.map(|since| {
+                let backup = copy.backup.filter(|(_, in_step)| *in_step).map(|(backup, _)| backup);
+                (self.host.moment(now).since(since), backup)
+            }),
+            staged: shard.staged_steps(),
+        })
+    }
+
+    fn shard(&mut self, event: ShardEvent) {
+        let now = self.performer.now();
+        let arrival = match (&self.tracer, self.host.shard()) {
+            (Some(tracer), Some(shard)) => Some(tracer.arrival(&event, shard)),
+            _ => None,
+        };
+        self.host.handle(now, HostEvent::Shard(event), &mut self.effects);
+        self.settle(now, arrival);
+    }
+
+    fn host(&mut self, event: HostEvent) {
+        let now = self.performer.now();
+        self.performer.before(&event);
+        self.host.handle(now, event, &mut self.effects);
+        self.settle(now, None);
+    }
+
+    fn settle(&mut self, now: Moment, arrival: Option<Arrival>) {
+        let mut effects = std::mem::take(&mut self.effects);
+        let traced = self.host.take_traced();
+        if let (Some(tracer), Some(shard)) = (&mut self.tracer, self.host.shard())
+            && self.host.role() == Role::Leading
+        {
+            let done = traced.iter().collect::<Vec<_>>();
+            let arrival = arrival.unwrap_or_else(|| Tracer::silent(shard));
+            tracer.tell(now, arrival, &done, shard);
         }
+        for effect in effects.drain(..) {
+            self.performer.perform(effect);
+        }
+        self.effects = effects;
+    }
+}
+
+impl Queues {
+    /// What is there already, without a wait.
+    fn ready(&mut self, takes: bool) -> Option<Next> {
+        if let Ok(note) = self.noted.try_recv() {
+            return Some(Next::Note(note));
+        }
+        if takes && let Some(event) = self.deferred.pop_front() {
+            return Some(Next::Deferred(event));
+        }
+        match self.ordered.try_recv() {
+            Ok(order) => return Some(Next::Order(order)),
+            Err(mpsc::error::TryRecvError::Disconnected) => return Some(Next::End),
+            Err(mpsc::error::TryRecvError::Empty) => {}
+        }
+        if takes { self.tasks.try_recv().ok().map(Next::Task) } else { None }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use slackline_core::ids::ServerId;
-
-    use super::*;
-
-    // A shard whose thread had panicked looked like one that was slow, and all workers waited for it for ever.
-    #[test]
-    fn a_thread_that_panics_says_that_it_ended() {
-        let config = crate::pair::resolved().config;
-        let settings = crate::parts::shards(ServerId(0), &config).remove(0);
-        let (id, keys) = (settings.id, settings.keys);
-        let (words, mut said) = mpsc::unbounded_channel();
-        let (owner, thread) =
-            Owner::start(settings, Instant::now(), Arc::new(Directory::new(1)), words, None).unwrap();
-        let initial = vec![0.0; keys.len as usize];
-        owner.inbox.blocking_send(Task::Event(ShardEvent::Initialize(initial))).unwrap();
-        owner.inbox.blocking_send(Task::Panic).unwrap();
-        assert_eq!(said.blocking_recv(), Some(Word::HasValues(id)));
-        assert_eq!(said.blocking_recv(), Some(Word::Ended(id)));
-        assert!(thread.join().is_err());
-        assert!(owner.inbox.blocking_send(Task::Event(ShardEvent::Start)).is_err());
-    }
-}
+mod tests;

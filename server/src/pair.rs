@@ -1,12 +1,22 @@
 //! For tests: a small configuration, and two ends of a real connection on loopback.
 
-use std::time::Duration;
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
 
 use slackline_core::config::{Config, Layer, Resolved, Value};
-use slackline_core::ids::{KeyRange, ShardId};
+use slackline_core::ids::{KeyRange, ServerId, ShardId};
 use slackline_core::wire::{Dtype, TransferHeader, TransferKind};
 use slackline_net::{Connection, Connector, Identity, Listener, Role, Settings, keys};
+use slackline_server_core::ControlEvent;
 use tempfile::TempDir;
+use tokio::sync::mpsc;
+
+use crate::directory::Directory;
+use crate::journal;
+use crate::links::{Addresses, Links};
+use crate::performer::Surroundings;
+use crate::session::Shared;
+use crate::words::Word;
 
 /// The smallest run.
 pub(crate) fn resolved() -> Resolved {
@@ -34,6 +44,47 @@ pub(crate) fn key_folder() -> TempDir {
 pub(crate) fn listener(folder: &TempDir) -> Listener {
     let identity = Identity::load(folder.path(), Role::Server).unwrap();
     Listener::bind("127.0.0.1:0".parse().unwrap(), &identity, &Settings::default()).unwrap()
+}
+
+/// What the owners of a server without peers share; within a runtime.
+pub(crate) fn surroundings(folder: &TempDir, words: mpsc::UnboundedSender<Word>) -> Surroundings {
+    surroundings_at(folder, words, Addresses::known(Vec::new()))
+}
+
+/// The same with servers at `addresses`.
+pub(crate) fn surroundings_at(
+    folder: &TempDir,
+    words: mpsc::UnboundedSender<Word>,
+    addresses: Addresses,
+) -> Surroundings {
+    let identity = Identity::load(folder.path(), Role::Server).unwrap();
+    let lease = Duration::from_secs(1);
+    let links = Links::new(&identity, &Settings::default(), addresses, lease).unwrap();
+    Surroundings {
+        server: ServerId(0),
+        config_hash: resolved().hash(),
+        began: Instant::now(),
+        directory: Arc::new(Directory::new(1)),
+        words,
+        runtime: tokio::runtime::Handle::current(),
+        links: Arc::new(links),
+        lease,
+        journals: folder.path().join("state"),
+        disk: Arc::new(journal::Real),
+        saver: None,
+    }
+}
+
+/// What its sessions share.
+pub(crate) fn shared(control: mpsc::Sender<ControlEvent>, surroundings: &Surroundings) -> Shared {
+    Shared {
+        directory: surroundings.directory.clone(),
+        owners: RwLock::default(),
+        control,
+        network: Settings::default(),
+        config_hash: surroundings.config_hash,
+        payload_max: 1 << 20,
+    }
 }
 
 /// A server's and an observer's end of one connection.

@@ -1,37 +1,58 @@
 //! What a server's parts are made from, out of the configuration: for the daemon and for the simulator.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use slackline_core::collective::buckets;
-use slackline_core::config::{Allreduce, Config, OnBadGradient, Resolved};
+use slackline_core::config::{Allreduce, Config, OnBadGradient, OnNorm, Resolved};
 use slackline_core::consistency::PolicySpec;
 use slackline_core::ids::{ServerId, ShardId};
 use slackline_core::layout::Layout;
 use slackline_server_core::control::{AllreduceSettings, CoordinatorSettings};
 use slackline_server_core::record::Asked;
-use slackline_server_core::{ControlSettings, ShardSettings};
+use slackline_server_core::{ControlSettings, HostSettings, ShardSettings};
 
 use crate::files::Heading;
 
-/// The shards with keys of one server; none in an allreduce, where all workers have all values.
+/// All shards with keys; none in an allreduce, where all workers have all values.
 #[must_use]
-pub fn shards(server: ServerId, config: &Config) -> Vec<ShardSettings> {
+pub fn all_shards(config: &Config) -> BTreeMap<ShardId, ShardSettings> {
     if config.sync.is_some() {
-        return Vec::new();
+        return BTreeMap::new();
     }
     let layout = Arc::new(config.layout());
-    let settings = |(id, keys)| ShardSettings {
-        id,
-        keys,
-        layout: layout.clone(),
-        policy: config.consistency.policy,
-        delay: config.consistency.delay,
-        optimizer: config.server_optimizer(),
-        workers: config.workers,
-        batch: config.train.proportional.then_some(config.cut().unit * config.cut().units),
+    let settings = |(id, keys)| {
+        let settings = ShardSettings {
+            id,
+            keys,
+            layout: layout.clone(),
+            policy: config.consistency.policy,
+            delay: config.consistency.delay,
+            optimizer: config.server_optimizer(),
+            workers: config.workers,
+            batch: config.train.proportional.then_some(config.cut().unit * config.cut().units),
+            steps: config.cluster.steps,
+            guard: config.guard,
+        };
+        (id, settings)
     };
-    config.partition().shards_on(server).map(settings).collect()
+    config.partition().shards().map(settings).collect()
+}
+
+/// The shards with keys that lie on one server in the beginning.
+#[must_use]
+pub fn shards(server: ServerId, config: &Config) -> Vec<ShardSettings> {
+    let mut all = all_shards(config);
+    config.partition().shards_on(server).filter_map(|(id, _)| all.remove(&id)).collect()
+}
+
+/// What the host of a shard on a server is made from; none for a shard that the model does not have.
+#[must_use]
+pub fn host_settings(server: ServerId, config: &Config, shard: ShardId) -> Option<HostSettings> {
+    let shard = all_shards(config).remove(&shard)?;
+    let (durability, replicas) = (config.cluster.durability, config.cluster.replicas);
+    Some(HostSettings { server, shard, durability, replicas })
 }
 
 /// What the summary of a run begins with.
@@ -50,27 +71,31 @@ pub fn heading(resolved: &Resolved) -> Heading {
     }
 }
 
-/// The control of one server with these shards; `boot` is a number that another start of the process does not have.
+/// The control of one server that begins without anything; `boot` is a number that another start of the process does not have.
 #[must_use]
-pub fn control_settings(
-    index: ServerId,
-    resolved: &Resolved,
-    shards: Vec<ShardId>,
-    boot: u64,
-) -> ControlSettings {
+pub fn control_settings(index: ServerId, resolved: &Resolved, boot: u64) -> ControlSettings {
     let config = &resolved.config;
     let layout = config.layout();
+    let servers = (0..config.servers).map(ServerId);
+    let partition = config.partition();
+    let placed =
+        servers.flat_map(|server| partition.shards_on(server).map(move |(shard, _)| (shard, server)));
+    let shards = if config.sync.is_some() { Vec::new() } else { placed.collect() };
     ControlSettings {
         server: index,
         workers: config.workers,
+        min_workers: config.cluster.min_workers,
         lease: Duration::from_secs_f64(config.cluster.lease_s),
-        wait_report: Duration::from_secs_f64(config.cluster.wait_report_s),
         layout_hash: layout.hash(),
         layout_text: layout.to_string(),
         config_hash: resolved.hash(),
         boot,
+        servers: config.servers,
         shards,
-        stop_on_bad_gradient: config.consistency.on_bad_gradient == OnBadGradient::Stop,
+        steps: config.cluster.steps,
+        disk: Vec::new(),
+        stop_on_bad_gradient: config.consistency.on_bad_gradient == OnBadGradient::Stop
+            || config.guard.on_norm == OnNorm::Stop,
         coordinator: (index == ServerId(0)).then_some(CoordinatorSettings {
             policy: config.consistency.policy,
             cut: config.cut(),
@@ -78,6 +103,10 @@ pub fn control_settings(
             evaluate_every_epochs: config.evaluate.every_epochs,
             blind_loss: config.blind_loss(),
             sync: config.sync.as_ref().map(|sync| allreduce(sync, &layout)),
+            replicas: config.cluster.replicas,
+            keeps_map: false,
+            checkpoint_every: config.checkpoint.every,
+            resume: None,
         }),
     }
 }

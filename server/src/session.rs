@@ -1,12 +1,13 @@
 //! One peer: its control messages in, its transfers in, and what it is sent.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Instant;
 
 use slackline_core::ids::{Sequence, SessionId, ShardId};
 use slackline_core::wire::{ToServer, TransferHeader, TransferKind};
 use slackline_net::{
-    Arriving, CloseCode, Connection, ConnectionError, ControlReceiver, ControlSender, Gather, Settings,
+    Arriving, CloseCode, Connection, ConnectionError, ControlReceiver, ControlSender, Gather, Role, Settings,
     SharedValues, transfer,
 };
 use slackline_server_core::ControlEvent;
@@ -15,6 +16,7 @@ use slackline_server_core::shard::Push;
 use tokio::sync::mpsc;
 
 use crate::directory::{Directory, OUTGOING_MAX, Outgoing, Values};
+use crate::feeds;
 use crate::owner::{Owner, Task};
 
 /// Transfers of one session that may be arriving at one shard at once. A worker has one push under way and perhaps a retry.
@@ -24,9 +26,27 @@ const ARRIVING_MAX: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) directory: Arc<Directory>,
-    pub(crate) owners: BTreeMap<ShardId, Owner>,
+    /// The shards that this server leads or backs, or has. A lock, since control adds to them while sessions look; all on one thread.
+    pub(crate) owners: RwLock<BTreeMap<ShardId, Owner>>,
     pub(crate) control: mpsc::Sender<ControlEvent>,
     pub(crate) network: Settings,
+    /// Fingerprint of the configuration, which the servers of one run share.
+    pub(crate) config_hash: u64,
+    /// Bytes of a frame's payload in a log at most: those of the largest shard.
+    pub(crate) payload_max: u64,
+}
+
+impl Shared {
+    /// The owner of a shard on this server.
+    pub(crate) fn owner(&self, shard: ShardId) -> Option<Owner> {
+        self.owners.read().unwrap_or_else(PoisonError::into_inner).get(&shard).cloned()
+    }
+
+    /// All of them, in their order.
+    pub(crate) fn owners(&self) -> Vec<(ShardId, Owner)> {
+        let owners = self.owners.read().unwrap_or_else(PoisonError::into_inner);
+        owners.iter().map(|(shard, owner)| (*shard, owner.clone())).collect()
+    }
 }
 
 /// Serves one peer until its connection ends.
@@ -49,11 +69,16 @@ pub(crate) async fn serve(id: SessionId, connection: Connection, shared: Arc<Sha
         return;
     }
     let writer = tokio::spawn(write(connection.clone(), sender, waiting, shared.network));
+    let logs = (connection.role() == Role::Server)
+        .then(|| tokio::spawn(feeds::take_logs(connection.clone(), shared.clone())));
     let session =
         Arc::new(Session { id, connection: connection.clone(), shared, arriving: Mutex::default() });
     let transfers = tokio::spawn(session.clone().take_transfers());
     let outcome = session.read(receiver).await;
     transfers.abort();
+    if let Some(logs) = logs {
+        logs.abort();
+    }
     if let Err(error) = outcome {
         session.turn_away(&error).await;
     }
@@ -118,7 +143,7 @@ impl Session {
     /// Reads one stripe; with the last one, the transfer goes to its shard.
     async fn take_stripe(&self, arriving: Arriving) -> Result<(), String> {
         let header = *arriving.header();
-        let owner = self.owner_of(&header)?.clone();
+        let owner = self.owner_of(&header)?;
         let key = (header.shard, header.sequence);
         let gather = self.gather(key, &header, &owner)?;
         let outcome = gather.receive(arriving).await;
@@ -152,12 +177,12 @@ impl Session {
             }),
         };
         // Fails only when the shard's thread has ended, and with it the run: the thread itself has told the control loop.
-        let _ = owner.inbox.send(Task::Event(event)).await;
+        let _ = owner.inbox.send(Task { event, arrived: Instant::now() }).await;
         Ok(())
     }
 
     /// Checks a header against what this session may send, before a byte is set aside for it.
-    fn owner_of(&self, header: &TransferHeader) -> Result<&Owner, String> {
+    fn owner_of(&self, header: &TransferHeader) -> Result<Owner, String> {
         match header.kind {
             TransferKind::Push | TransferKind::Initial => {}
             TransferKind::Values => return Err("a server takes no values".to_owned()),
@@ -169,7 +194,7 @@ impl Session {
         if speaks_for != Some((header.worker, header.incarnation)) {
             return Err(format!("the session does not speak for {} ({})", header.worker, header.incarnation));
         }
-        let owner = self.shared.owners.get(&header.shard);
+        let owner = self.shared.owner(header.shard);
         let owner = owner.ok_or_else(|| format!("{} does not lie on this server", header.shard))?;
         if header.keys != owner.keys {
             return Err(format!("a transfer for {} must have exactly its keys", header.shard));

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use slackline_core::config::timers::STANDSTILL;
 use tokio::time::sleep_until;
 
 use crate::daemon::EVENTS_MAX;
@@ -19,7 +20,7 @@ pub(crate) struct Ticks {
 
 impl Ticks {
     pub(crate) fn new(now: Instant, every: Duration, lease: Duration) -> Self {
-        Self { every, tolerated: lease / 2, next: now + every, events_since: 0 }
+        Self { every, tolerated: lease / STANDSTILL, next: now + every, events_since: 0 }
     }
 
     /// Waits until the next tick is due.

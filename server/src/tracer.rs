@@ -3,28 +3,29 @@
 //! It is written by the thread that owns the shard, in pieces of 64 KiB: the disk is asked once in some 170 iterations, and at the
 //! latest a second after the last time. A disk that fails or is full ends the trace and not the run.
 
+mod facts;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use slackline_core::config::Resolved;
-use slackline_core::consistency::DropReason;
+use slackline_core::consistency::Standing;
 use slackline_core::ids::{
-    Clock, Incarnation, Moment, Sequence, ServerId, SessionId, ShardId, Version, WorkerId,
+    Clock, Incarnation, KeyRange, Moment, Sequence, ServerId, SessionId, ShardId, Version, WorkerId,
 };
 use slackline_core::limits::{TRACE_BYTES_MAX, TRACE_BYTES_SERVER_MAX};
 use slackline_core::trace::{
-    Dropped, FOLDER, HEADER_BYTES, Header, PullFate, RECORD_BYTES, Reading, Record, Rule, Verdict, What,
-    file_name,
+    FOLDER, HEADER_BYTES, Header, PullFate, RECORD_BYTES, Record, Rule, Verdict, What, file_name,
 };
 use slackline_core::wire::{PullKind, PushOutcome, Pushed, Served};
-use slackline_server_core::shard::Push;
-use slackline_server_core::{Shard, ShardEffect, ShardEvent, ShardSettings};
+use slackline_server_core::{Shard, ShardEffect, ShardEvent};
 
 use crate::files::FileError;
 use crate::parts::heading;
+use facts::{PullFacts, PushFacts, verdict_of};
 
 /// Bytes that are written at once.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -59,21 +60,6 @@ struct Member {
     pull: Option<PullFacts>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct PullFacts {
-    session: SessionId,
-    reader: Option<(WorkerId, Incarnation)>,
-    request: u64,
-    kind: PullKind,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct PushFacts {
-    session: SessionId,
-    /// What a record says of it.
-    record: Record,
-}
-
 /// An event before the shard has taken it in, and the shard's state then.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
@@ -87,33 +73,35 @@ enum Event {
     Member(What, WorkerId, Incarnation, Clock),
     Start,
     Push(PushFacts),
+    /// All shards have their pieces of the steps of one life up to one.
+    Whole(WorkerId, Incarnation, Sequence),
     Pull(PullFacts),
     /// Only what it leads to is told.
     Other,
 }
 
-/// Begins the traces of all shards of a server, whose moments count from `began`.
-///
-/// # Errors
-/// [`FileError`] when a file cannot be made.
-pub(crate) fn create_all(
-    run: &Path,
-    resolved: &Resolved,
-    server: ServerId,
-    shards: &[ShardSettings],
-    began: Instant,
-) -> Result<BTreeMap<ShardId, Tracer>, FileError> {
-    let config = &resolved.config;
-    // Of several servers, so that a timeline can show them beside each other.
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let began_unix = since_epoch.saturating_sub(began.elapsed());
-    let heading = heading(resolved);
-    let bytes_max = TRACE_BYTES_MAX.min(TRACE_BYTES_SERVER_MAX / shards.len().max(1) as u64);
-    let create = |settings: &ShardSettings| {
+/// Begins the traces of the shards of a server.
+#[derive(Debug)]
+pub(crate) struct Traces {
+    run: PathBuf,
+    /// That of a shard but for its number and keys.
+    header: Header,
+    bytes_max: u64,
+}
+
+impl Traces {
+    /// Traces in the folder of a run, with moments that count from `began`.
+    pub(crate) fn new(run: PathBuf, resolved: &Resolved, server: ServerId, began: Instant) -> Self {
+        let config = &resolved.config;
+        // Of several servers, so that a timeline can show them beside each other.
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let began_unix = since_epoch.saturating_sub(began.elapsed());
+        let heading = heading(resolved);
+        let count = config.partition().shards_on(server).count() as u64 * u64::from(config.cluster.replicas);
         let header = Header {
             server,
-            shard: settings.id,
-            keys: settings.keys,
+            shard: ShardId(0),
+            keys: KeyRange::new(0, 0),
             key_count: heading.parameters,
             servers: heading.servers,
             shards: heading.shards as u32,
@@ -123,9 +111,16 @@ pub(crate) fn create_all(
             rule: Rule::from(config.consistency.policy),
             policy: config.consistency.policy.to_string(),
         };
-        Ok((settings.id, Tracer::create(run, &header, bytes_max)?))
-    };
-    shards.iter().map(create).collect()
+        Self { run, header, bytes_max: TRACE_BYTES_MAX.min(TRACE_BYTES_SERVER_MAX / count.max(1)) }
+    }
+
+    /// Begins that of one shard.
+    ///
+    /// # Errors
+    /// [`FileError`] when the file cannot be made.
+    pub(crate) fn begin(&self, shard: ShardId, keys: KeyRange) -> Result<Tracer, FileError> {
+        Tracer::create(&self.run, &Header { shard, keys, ..self.header.clone() }, self.bytes_max)
+    }
 }
 
 impl Tracer {
@@ -172,14 +167,31 @@ impl Tracer {
             None => Event::Other,
         };
         let event = match event {
+            // A member that registers again, over another connection, is entered again: that changes nothing.
+            ShardEvent::Enter { worker, incarnation, clock, standing, .. }
+                if self.members.get(worker).is_some_and(|known| known.incarnation == *incarnation)
+                    && shard.table().clock_of(*worker).is_some_and(|known| known >= *clock)
+                    && (*standing == Standing::Joining || shard.table().is_active(*worker)) =>
+            {
+                Event::Other
+            }
             ShardEvent::Enter { worker, incarnation, clock, standing, .. } => {
                 Event::Member(What::Enter(*standing), *worker, *incarnation, *clock)
             }
             ShardEvent::Reenter { worker, clock } => member(What::Reenter, worker, *clock),
             ShardEvent::Finish { worker } => member(What::Finish, worker, Clock(0)),
             ShardEvent::Remove { worker } => member(What::Remove, worker, Clock(0)),
+            // It removes a worker only where it is that incarnation.
+            ShardEvent::Fence { worker, incarnation }
+                if self.members.get(worker).is_some_and(|known| known.incarnation == *incarnation) =>
+            {
+                member(What::Remove, worker, Clock(0))
+            }
             ShardEvent::Start => Event::Start,
             ShardEvent::Push(push) => Event::Push(PushFacts::of(push)),
+            ShardEvent::Commit { worker, incarnation, sequence } => {
+                Event::Whole(*worker, *incarnation, *sequence)
+            }
             ShardEvent::Pull { session, reader, request, kind } => {
                 Event::Pull(PullFacts { session: *session, reader: *reader, request: *request, kind: *kind })
             }
@@ -188,8 +200,14 @@ impl Tracer {
         Arrival { event, minimum: shard.table().minimum() }
     }
 
+    /// What is told of an event of which only what it led to is told.
+    #[must_use]
+    pub fn silent(shard: &Shard) -> Arrival {
+        Arrival { event: Event::Other, minimum: shard.table().minimum() }
+    }
+
     /// Tells an event and what it led to.
-    pub fn tell(&mut self, now: Moment, arrival: Arrival, effects: &[ShardEffect], shard: &Shard) {
+    pub fn tell(&mut self, now: Moment, arrival: Arrival, effects: &[&ShardEffect], shard: &Shard) {
         if self.ended {
             return;
         }
@@ -200,6 +218,9 @@ impl Tracer {
             }
             Event::Start => self.put(Record::new(0, now, What::Start)),
             Event::Push(facts) => push = self.push(now, facts, arrival.minimum, effects),
+            Event::Whole(worker, incarnation, sequence) => {
+                self.whole(now, (worker, incarnation), sequence, arrival.minimum, effects);
+            }
             Event::Pull(facts) => self.pull(now, &facts, arrival.minimum, effects),
             Event::Other => {}
         }
@@ -237,7 +258,7 @@ impl Tracer {
         now: Moment,
         mut facts: PushFacts,
         minimum: Option<Clock>,
-        effects: &[ShardEffect],
+        effects: &[&ShardEffect],
     ) -> Option<PushFacts> {
         facts.record = Record { at: now, version: self.version, minimum, ..facts.record };
         self.put(facts.record);
@@ -255,11 +276,53 @@ impl Tracer {
                 None
             }
             (None, _) => {
-                let what = What::Verdict { verdict: Verdict::Collected, duplicate: false };
+                facts.is_staged = effects.iter().any(|effect| match effect {
+                    ShardEffect::Staged { session, sequence } => {
+                        (*session, *sequence) == (facts.session, facts.record.sequence)
+                    }
+                    _ => false,
+                });
+                let verdict = if facts.is_staged { Verdict::Staged } else { Verdict::Collected };
+                let what = What::Verdict { verdict, duplicate: false };
                 self.put(Record { what, ..facts.record });
                 self.pending.push(facts);
                 None
             }
+        }
+    }
+
+    /// Steps are whole: what is not answered at once is kept until others are there.
+    fn whole(
+        &mut self,
+        now: Moment,
+        life: (WorkerId, Incarnation),
+        through: Sequence,
+        minimum: Option<Clock>,
+        effects: &[&ShardEffect],
+    ) {
+        let mut answers = effects.iter().filter_map(|effect| match effect {
+            ShardEffect::Answer { session, pushed } => Some((*session, pushed)),
+            _ => None,
+        });
+        let mut next = answers.next();
+        let mut places: Vec<usize> = (0..self.pending.len())
+            .filter(|place| {
+                let PushFacts { record, is_staged, .. } = &self.pending[*place];
+                let is_its = (record.worker, record.incarnation) == (Some(life.0), life.1);
+                *is_staged && is_its && record.sequence <= through
+            })
+            .collect();
+        places.sort_by_key(|place| self.pending[*place].record.sequence);
+        for place in places {
+            let facts = &mut self.pending[place];
+            facts.is_staged = false;
+            if next.is_some_and(|(session, pushed)| facts.is_asked_by(session, pushed)) {
+                next = answers.next();
+                continue;
+            }
+            let what = What::Verdict { verdict: Verdict::Collected, duplicate: false };
+            let record = Record { at: now, what, version: self.version, minimum, ..facts.record };
+            self.put(record);
         }
     }
 
@@ -296,7 +359,7 @@ impl Tracer {
         self.put(Record { number, at: now, what, version, minimum, reached, ..facts.record });
     }
 
-    fn pull(&mut self, now: Moment, facts: &PullFacts, minimum: Option<Clock>, effects: &[ShardEffect]) {
+    fn pull(&mut self, now: Moment, facts: &PullFacts, minimum: Option<Clock>, effects: &[&ShardEffect]) {
         let is_served = effects.iter().any(|effect| match effect {
             ShardEffect::Serve { session, request, .. } => {
                 (*session, *request) == (facts.session, facts.request)
@@ -394,78 +457,5 @@ impl std::fmt::Debug for Tracer {
             .field("name", &self.name)
             .field("number", &self.number)
             .finish_non_exhaustive()
-    }
-}
-
-impl PushFacts {
-    fn of(push: &Push) -> Self {
-        let record = Record {
-            worker: Some(push.worker),
-            incarnation: push.incarnation,
-            clock: push.clock,
-            sequence: push.sequence,
-            pulled: push.pulled,
-            batch: push.batch,
-            samples: push.samples,
-            ..Record::new(0, Moment(0), What::Push { empty: push.gradient.is_none() })
-        };
-        Self { session: push.session, record }
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        let name = |facts: &Self| (facts.record.worker, facts.record.incarnation, facts.record.sequence);
-        name(self) == name(other)
-    }
-
-    /// Whether an answer over `session` is for it.
-    fn is_asked_by(&self, session: SessionId, pushed: &Pushed) -> bool {
-        (self.session, self.record.sequence) == (session, pushed.sequence)
-    }
-}
-
-impl PullFacts {
-    const fn reading(&self) -> Reading {
-        match self.kind {
-            PullKind::Snapshot => Reading::Snapshot,
-            PullKind::Gated { .. } => Reading::Gated,
-            PullKind::Fresher { .. } => Reading::Fresher,
-        }
-    }
-
-    const fn seen(&self) -> Option<Clock> {
-        match self.kind {
-            PullKind::Fresher { seen, .. } => Some(seen),
-            PullKind::Gated { .. } | PullKind::Snapshot => None,
-        }
-    }
-
-    fn record(&self, now: Moment, what: What) -> Record {
-        let (clock, sequence) = match self.kind {
-            PullKind::Gated { clock, after } | PullKind::Fresher { clock, after, .. } => (clock, after),
-            PullKind::Snapshot => (Clock(0), Sequence(0)),
-        };
-        let (worker, incarnation) = self.reader.unzip();
-        let incarnation = incarnation.unwrap_or_default();
-        Record { worker, incarnation, clock, sequence, ..Record::new(0, now, what) }
-    }
-}
-
-fn verdict_of(outcome: PushOutcome) -> Verdict {
-    match outcome {
-        PushOutcome::Applied { staleness, down_weighted, .. } => {
-            Verdict::Applied { staleness, down_weighted }
-        }
-        PushOutcome::Gathered { staleness, down_weighted } => Verdict::Gathered { staleness, down_weighted },
-        PushOutcome::Dropped(DropReason::LateClock { open }) => Verdict::Dropped(Dropped::LateClock { open }),
-        PushOutcome::Dropped(DropReason::TooStale { staleness }) => {
-            Verdict::Dropped(Dropped::TooStale { staleness })
-        }
-        PushOutcome::Nothing => Verdict::Nothing,
-        PushOutcome::NotFinite { key } => Verdict::NotFinite { key },
-        PushOutcome::Fenced => Verdict::Fenced,
-        PushOutcome::OutOfWindow => Verdict::OutOfWindow,
-        PushOutcome::WrongKeys => Verdict::WrongKeys,
-        #[allow(unreachable_patterns, reason = "a new outcome is traced as one without a number")]
-        _ => Verdict::Other,
     }
 }

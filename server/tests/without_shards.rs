@@ -10,7 +10,7 @@ use slackline_core::config::{Config, Layer, Resolved, Value};
 use slackline_core::ids::ServerId;
 use slackline_core::wire::{Phase, Text, ToPeer, ToServer};
 use slackline_net::{CloseCode, Connector, Identity, Role, Settings, keys};
-use slackline_server::{Ended, ServerError, ServerOptions, parts, serve};
+use slackline_server::{Addresses, Ended, Keeps, ServerError, ServerOptions, parts, serve};
 
 fn resolved() -> Resolved {
     let keys = [
@@ -40,7 +40,11 @@ fn options(
         bind: "127.0.0.1:0".parse().unwrap(),
         keys: folder.to_owned(),
         out: folder.join("out"),
+        addresses: Addresses::known(Vec::new()),
         trace,
+        fresh: false,
+        resume: None,
+        keeps: Keeps::ForAnyone,
         ready: Box::new(ready),
     }
 }
@@ -52,7 +56,7 @@ fn an_allreduce_has_no_shards_and_buckets_of_their_mean_size() {
     let heading = parts::heading(&resolved);
     assert_eq!((heading.shards, heading.servers), (0, 1));
     assert!(heading.policy.contains("allreduce(auto)"), "{}", heading.policy);
-    let settings = parts::control_settings(ServerId(0), &resolved, Vec::new(), 1);
+    let settings = parts::control_settings(ServerId(0), &resolved, 1);
     let sync = settings.coordinator.unwrap().sync.unwrap();
     // The 640 weights and the 10 biases of the digits' model make one bucket each, at most.
     let bytes = 4 * heading.parameters;

@@ -1,0 +1,167 @@
+//! The ways of this server to the others: to the coordinator, which every other server speaks with, and to the backups of its shards.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use slackline_core::config::timers::SERVER_RETRIES;
+use slackline_core::ids::ServerId;
+use slackline_core::wire::{PROTOCOL, ToPeer};
+use slackline_net::{
+    CloseCode, Connection, ConnectionError, Connector, ControlReceiver, ControlSender, Identity, KeysError,
+    Settings,
+};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// How long one attempt to reach a server may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The first wait before another attempt; each is twice as long as the one before.
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(20);
+
+/// Where the servers are, in order; empty until it is known.
+#[derive(Clone, Debug)]
+pub struct Addresses(watch::Receiver<Vec<String>>);
+
+/// Says later where the servers are.
+#[derive(Debug)]
+pub struct AddressesToCome(watch::Sender<Vec<String>>);
+
+impl Addresses {
+    /// They are here.
+    #[must_use]
+    pub fn known(addresses: Vec<String>) -> Self {
+        Self(watch::channel(addresses).1)
+    }
+
+    /// They will be told.
+    #[must_use]
+    pub fn to_come() -> (AddressesToCome, Self) {
+        let (sender, receiver) = watch::channel(Vec::new());
+        (AddressesToCome(sender), Self(receiver))
+    }
+
+    /// The address of one server, as far as it is known now.
+    pub(crate) fn of(&self, server: ServerId) -> Option<String> {
+        self.0.borrow().get(server.0 as usize).cloned()
+    }
+
+    /// All of them, as far as they are known now.
+    pub(crate) fn all(&self) -> Vec<String> {
+        self.0.borrow().clone()
+    }
+
+    /// Whether nobody will ever tell them.
+    pub(crate) fn are_missing(&self) -> bool {
+        self.0.borrow().is_empty() && self.0.has_changed().is_err()
+    }
+}
+
+impl AddressesToCome {
+    /// Here they are.
+    pub fn tell(&self, addresses: Vec<String>) {
+        self.0.send_replace(addresses);
+    }
+}
+
+/// Makes connections to other servers.
+#[derive(Debug)]
+pub(crate) struct Links {
+    connector: Connector,
+    addresses: Addresses,
+    /// Nobody is to be reached any more.
+    closed: AtomicBool,
+    /// Longest wait between two attempts: others must not wait much longer for this server than for its lease.
+    longest_pause: Duration,
+}
+
+impl Links {
+    pub(crate) fn new(
+        identity: &Identity,
+        network: &Settings,
+        addresses: Addresses,
+        lease: Duration,
+    ) -> Result<Self, KeysError> {
+        let connector = Connector::new(identity, network)?;
+        Ok(Self {
+            connector,
+            addresses,
+            closed: AtomicBool::new(false),
+            longest_pause: (lease / SERVER_RETRIES).clamp(FIRST_PAUSE, Duration::from_secs(1)),
+        })
+    }
+
+    /// Where the servers are, as far as it is known now.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        self.addresses.all()
+    }
+
+    /// Connects to a server and is welcomed, however long it takes. Waits longer after each attempt that fails.
+    pub(crate) async fn reach(&self, server: ServerId) -> Reached {
+        let mut pause = FIRST_PAUSE;
+        let mut said = None;
+        loop {
+            if self.closed.load(Ordering::Relaxed) {
+                // The task that waits ends with the process.
+                std::future::pending::<()>().await;
+            }
+            match self.reach_once(server).await {
+                Ok(reached) => {
+                    if said.is_some() {
+                        tracing::info!("{server} is reached again");
+                    }
+                    return reached;
+                }
+                // Once for each reason: an outage of an hour is two lines.
+                Err(_) if self.closed.load(Ordering::Relaxed) => continue,
+                Err(reason) if pause >= self.longest_pause && said.as_ref() != Some(&reason) => {
+                    tracing::warn!("{server} is not reached: {reason}");
+                    said = Some(reason);
+                }
+                Err(reason) => tracing::debug!("{server} is not reached: {reason}"),
+            }
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(self.longest_pause);
+        }
+    }
+
+    async fn reach_once(&self, server: ServerId) -> Result<Reached, String> {
+        let address = self.addresses.of(server).ok_or("its address is not known yet")?;
+        let connection =
+            self.connector.connect(&address, PATIENCE).await.map_err(|error| error.to_string())?;
+        let welcomed = async {
+            let (sender, mut receiver) = connection.accept_control().await?;
+            Ok::<_, ConnectionError>((receiver.receive::<ToPeer>().await?, sender, receiver))
+        };
+        let (welcome, sender, receiver) = timeout(PATIENCE, welcomed)
+            .await
+            .map_err(|_| "it is connected and says nothing".to_owned())?
+            .map_err(|error| error.to_string())?;
+        match welcome {
+            Some(ToPeer::Welcome { protocol: PROTOCOL, server: found, .. }) if found == server => {
+                Ok(Reached { connection, sender, receiver })
+            }
+            Some(ToPeer::Welcome { protocol: PROTOCOL, server: found, .. }) => Err(format!(
+                "{found} is at {address}, and cluster.addresses says that {server} is: correct it there"
+            )),
+            Some(ToPeer::Welcome { protocol, .. }) => Err(format!(
+                "it speaks protocol {protocol}, and this server {PROTOCOL}: use the same version for all"
+            )),
+            Some(ToPeer::Refused(refusal)) => Err(refusal.text.shown()),
+            _ => Err("it does not begin with a welcome".to_owned()),
+        }
+    }
+
+    /// Ends all connections that this server has made.
+    pub(crate) async fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.connector.close(CloseCode::Done, "the server ends").await;
+    }
+}
+
+/// A server that was reached.
+pub(crate) struct Reached {
+    pub(crate) connection: Connection,
+    pub(crate) sender: ControlSender,
+    pub(crate) receiver: ControlReceiver,
+}

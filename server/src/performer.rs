@@ -1,0 +1,334 @@
+//! What the owner of a shard does about the effects of its host: answers to sessions, frames to logs and disk, words to control.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use slackline_core::ids::{
+    Clock, Generation, Incarnation, KeyRange, Moment, Sequence, ServerId, SessionId, ShardId, WorkerId,
+};
+use slackline_core::wire::{Dtype, Origin, Place, Pushed, Served, ToPeer, TransferHeader, TransferKind};
+use slackline_net::log::Hold;
+use slackline_server_core::replica::{Frame, HostEffect, HostEvent, HostSettings, Index};
+use slackline_server_core::shard::Push;
+use slackline_server_core::{Notice, ShardEffect, ShardEvent};
+use tokio::sync::mpsc;
+
+use crate::directory::{Directory, Outgoing};
+use crate::feeds::Feed;
+use crate::frames::Opening;
+use crate::journal::{self, Disk, Journal};
+use crate::links::Links;
+use crate::owner::{Note, Spare};
+use crate::saver::Saver;
+use crate::words::Word;
+
+/// Gradient buffers kept for reuse.
+const SPARE_MAX: usize = 64;
+
+/// Pushes whose time in the queue is remembered until their answer. Those of workers that are gone are never answered.
+const TIMED_MAX: usize = 16 * 1024;
+
+/// What the owners of all shards of a server share.
+#[derive(Debug)]
+pub(crate) struct Surroundings {
+    pub(crate) server: ServerId,
+    pub(crate) config_hash: u64,
+    pub(crate) began: Instant,
+    pub(crate) directory: Arc<Directory>,
+    /// See [`Word`].
+    pub(crate) words: mpsc::UnboundedSender<Word>,
+    /// The network's.
+    pub(crate) runtime: tokio::runtime::Handle,
+    pub(crate) links: Arc<Links>,
+    pub(crate) lease: Duration,
+    /// Where journals are; used where pushes are kept on the disk.
+    pub(crate) journals: PathBuf,
+    pub(crate) disk: Arc<dyn Disk>,
+    /// None where no checkpoints are made or gone on from.
+    pub(crate) saver: Option<Saver>,
+}
+
+impl Surroundings {
+    pub(crate) fn say(&self, word: Word) {
+        // The other end is the control loop; it is gone only when the process ends.
+        let _ = self.words.send(word);
+    }
+}
+
+/// See the module.
+pub(crate) struct Performer {
+    shard: ShardId,
+    keys: KeyRange,
+    surroundings: Arc<Surroundings>,
+    notes: mpsc::Sender<Note>,
+    spare: Spare,
+    /// Microseconds that a push lay in the queue.
+    busy: BTreeMap<(SessionId, Sequence), u64>,
+    /// In which generation this server leads the shard, as it was told last.
+    leads: Option<Generation>,
+    feed: Option<(ServerId, Feed)>,
+    /// Where frames go: the number of the log, and its queue.
+    frames: Option<(u64, mpsc::UnboundedSender<Frame>)>,
+    /// Where it goes how far the primary's log is held.
+    holds: Option<(u64, mpsc::UnboundedSender<Hold>)>,
+    journal: Option<Journal>,
+}
+
+impl Performer {
+    pub(crate) fn new(
+        settings: &HostSettings,
+        surroundings: Arc<Surroundings>,
+        notes: mpsc::Sender<Note>,
+        spare: Spare,
+    ) -> Self {
+        Self {
+            shard: settings.shard.id,
+            keys: settings.shard.keys,
+            surroundings,
+            notes,
+            spare,
+            busy: BTreeMap::new(),
+            leads: None,
+            feed: None,
+            frames: None,
+            holds: None,
+            journal: None,
+        }
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        Moment(self.surroundings.began.elapsed().as_nanos() as u64)
+    }
+
+    /// Notes how long a push has waited for the shard.
+    pub(crate) fn taken_up(&mut self, event: &ShardEvent, arrived: Instant) {
+        if let ShardEvent::Push(Push { session, sequence, .. }) = event {
+            if self.busy.len() >= TIMED_MAX {
+                self.busy.clear();
+            }
+            self.busy.insert((*session, *sequence), arrived.elapsed().as_micros() as u64);
+        }
+    }
+
+    /// How long it lay there, in microseconds; told once.
+    pub(crate) fn busy_of(&mut self, session: SessionId, sequence: Sequence) -> u64 {
+        self.busy.remove(&(session, sequence)).unwrap_or_default()
+    }
+
+    /// What must be known of an event before the host takes it in.
+    pub(crate) fn before(&mut self, event: &HostEvent) {
+        if let HostEvent::Place { place, .. } = event {
+            let leads = place.filter(|place| place.primary == self.surroundings.server);
+            let generation = leads.map(|place| place.generation);
+            if let (Some(generation), Some(journal)) =
+                (generation.filter(|_| generation != self.leads), &self.journal)
+            {
+                journal.term(generation);
+            }
+            self.leads = generation;
+        }
+    }
+
+    /// A log to the backup is open. False when it is not the backup any more.
+    pub(crate) fn feed_open(
+        &mut self,
+        number: u64,
+        backup: ServerId,
+        frames: mpsc::UnboundedSender<Frame>,
+    ) -> bool {
+        let is_wanted = self.feed.as_ref().is_some_and(|(fed, _)| *fed == backup);
+        if is_wanted {
+            self.frames = Some((number, frames));
+        }
+        is_wanted
+    }
+
+    /// A log is gone. False when that was known.
+    pub(crate) fn feed_lost(&mut self, number: u64) -> bool {
+        self.frames.take_if(|(open, _)| *open == number).is_some()
+    }
+
+    pub(crate) fn log_open(&mut self, number: u64, holds: mpsc::UnboundedSender<Hold>) {
+        self.holds = Some((number, holds));
+    }
+
+    pub(crate) fn is_last_log(&self, number: u64) -> bool {
+        self.holds.as_ref().is_some_and(|(last, _)| *last == number)
+    }
+
+    pub(crate) fn perform(&mut self, effect: HostEffect) {
+        match effect {
+            HostEffect::Shard(effect) => self.shard(effect),
+            HostEffect::OpenFeed { backup, generation } => {
+                let feed = Feed::start(
+                    self.surroundings.clone(),
+                    self.opening(generation),
+                    backup,
+                    self.notes.clone(),
+                );
+                self.frames = None;
+                self.feed = Some((backup, feed));
+            }
+            HostEffect::CloseFeed => (self.feed, self.frames) = (None, None),
+            HostEffect::Feed(frame) => {
+                if let Some((_, frames)) = &self.frames {
+                    // Where the log has just ended, the host is about to hear that it lost it.
+                    let _ = frames.send(frame);
+                }
+            }
+            HostEffect::Hold { generation, index, hash } => {
+                if let Some((_, holds)) = &self.holds {
+                    // The same.
+                    let _ = holds.send(Hold { generation, index: index.0, hash });
+                }
+            }
+            HostEffect::Write(frame) => self.write(frame),
+            HostEffect::Load { place } => self.load(place),
+            told @ (HostEffect::InStep { .. }
+            | HostEffect::Leads { .. }
+            | HostEffect::Restored { .. }
+            | HostEffect::NotRestored { .. }
+            | HostEffect::Differs { .. }) => self.surroundings.say(Word::Host(self.shard, told)),
+        }
+    }
+
+    fn opening(&self, generation: Generation) -> Opening {
+        let (primary, config_hash) = (self.surroundings.server, self.surroundings.config_hash);
+        Opening { shard: self.shard, primary, generation, config_hash }
+    }
+
+    fn write(&mut self, frame: Frame) {
+        if self.journal.is_none() {
+            let Surroundings { journals, disk, words, .. } = &*self.surroundings;
+            let opening = self.opening(self.leads.unwrap_or_default());
+            let journal =
+                Journal::start(journals.clone(), opening, disk.clone(), self.notes.clone(), words.clone());
+            match journal {
+                Ok(journal) => self.journal = Some(journal),
+                Err(error) => {
+                    let text =
+                        format!("the system gives no thread for the journal of {}: {error}", self.shard);
+                    self.surroundings.say(Word::Trouble(self.shard, Some(text)));
+                    return;
+                }
+            }
+        }
+        if let Some(journal) = &self.journal {
+            journal.write(frame);
+        }
+    }
+
+    /// Fetches a state on a thread of its own: the shard's goes on to answer, if only that it has none.
+    fn load(&self, place: Place) {
+        let (surroundings, notes, keys) = (self.surroundings.clone(), self.notes.clone(), self.keys);
+        let load = move || {
+            let Place { shard, generation, origin, .. } = place;
+            let (index, loaded) = match origin {
+                Origin::Disk => match journal::load(&surroundings.journals, shard, keys) {
+                    Ok(kept) => {
+                        let (last, count) = (kept.generation.0, kept.entries.len());
+                        tracing::info!(
+                            shard = shard.0,
+                            "{shard} was last led in generation {last}; {count} entries are taken in again"
+                        );
+                        (kept.index, Ok((kept.state, kept.entries)))
+                    }
+                    Err(error) => (Index(0), Err(error.to_string())),
+                },
+                Origin::Checkpoint { number } => {
+                    let loaded = match &surroundings.saver {
+                        Some(saver) => saver.load(shard, keys, number),
+                        None => Err("no checkpoints are made in this run".to_owned()),
+                    };
+                    (Index(0), loaded.map(|state| (state, Vec::new())))
+                }
+                Origin::Nothing | Origin::Memory => {
+                    (Index(0), Err(format!("{} has no state of {shard}", surroundings.server)))
+                }
+            };
+            // The owner is gone only when the process ends.
+            let _ = notes.blocking_send(Note::Host(HostEvent::Loaded { generation, index, loaded }));
+        };
+        if let Err(error) = std::thread::Builder::new().name(format!("load {}", place.shard.0)).spawn(load) {
+            let why = format!("the system gives no thread to load it with: {error}");
+            let told = HostEffect::NotRestored { generation: place.generation, why };
+            self.surroundings.say(Word::Host(self.shard, told));
+        }
+    }
+
+    fn shard(&mut self, effect: ShardEffect) {
+        let shard = self.shard;
+        let directory = &self.surroundings.directory;
+        match effect {
+            ShardEffect::Answer { session, pushed } => {
+                let busy_us = self.busy_of(session, pushed.sequence);
+                let directory = &self.surroundings.directory;
+                directory.send(session, Outgoing::Message(ToPeer::Pushed(Pushed { busy_us, ..pushed })));
+            }
+            ShardEffect::Serve { session, reader, request, values, served } => {
+                let header = self.values_header(reader, request, served);
+                directory.send_values(session, header, values);
+            }
+            ShardEffect::Overtaken { session, open } => {
+                directory.send(session, Outgoing::Message(ToPeer::Overtaken { open }));
+            }
+            ShardEffect::Staged { session, sequence } => {
+                directory.send(session, Outgoing::Message(ToPeer::Staged { shard, sequence }));
+            }
+            ShardEffect::Doubt(doubt) => self.surroundings.say(Word::Doubt(doubt)),
+            ShardEffect::Cut { number, state } => match &self.surroundings.saver {
+                Some(saver) => saver.save(number, *state),
+                None => self.not_saved(number, "no checkpoints are made in this run"),
+            },
+            ShardEffect::CutMissed { number } => {
+                self.surroundings.say(Word::CutMissed { shard, number });
+            }
+            ShardEffect::HasValues => self.surroundings.say(Word::HasValues(shard)),
+            ShardEffect::Recycle(buffer) => {
+                let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+                if spare.len() < SPARE_MAX && buffer.len() as u64 == self.keys.len {
+                    spare.push(buffer);
+                }
+            }
+            ShardEffect::Notice(
+                ref notice @ (Notice::BadGradient { worker, clock, .. }
+                | Notice::Guarded { worker, clock, .. }),
+            ) => {
+                tracing::warn!(worker = worker.0, clock = clock.0, shard = shard.0, "{notice}");
+            }
+            ShardEffect::Notice(notice) => tracing::warn!(shard = shard.0, "{notice}"),
+        }
+    }
+
+    fn not_saved(&self, number: u64, why: &str) {
+        self.surroundings.say(Word::NotSaved { shard: self.shard, number, why: why.to_owned() });
+    }
+
+    fn values_header(
+        &self,
+        reader: Option<(WorkerId, Incarnation)>,
+        request: u64,
+        served: Served,
+    ) -> TransferHeader {
+        let (worker, incarnation) = reader.unwrap_or_default();
+        TransferHeader {
+            kind: TransferKind::Values,
+            dtype: Dtype::F32,
+            shard: self.shard,
+            worker,
+            incarnation,
+            sequence: Sequence(request),
+            clock: Clock(served.minimum.0),
+            version: served.version,
+            batch: Default::default(),
+            lead: served.lead,
+            samples: 0,
+            stripe_count: 1,
+            keys: self.keys,
+            stripe: self.keys,
+            held_us: served.held_us,
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! A server from its options to its end: what it has on its disk, its threads, its loop.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
+
+use slackline_checkpoint::Manifest;
+use slackline_core::config::{Durability, Resolved};
+use slackline_core::ids::{KeyRange, Moment, ServerId, ShardId};
+use slackline_core::wire::Holding;
+use slackline_net::{Identity, Listener, NetworkThread, Settings};
+use slackline_server_core::assign::Position;
+use slackline_server_core::control::StateError;
+use slackline_server_core::{Control, ControlEffect, ControlSettings};
+use tokio::sync::mpsc;
+
+use crate::daemon::{Daemon, EVENTS_MAX};
+use crate::directory::Directory;
+use crate::error::ServerError;
+use crate::files::Results;
+use crate::frames::Assembler;
+use crate::home::Home;
+use crate::journal;
+use crate::ledger::{self, Ledger};
+use crate::links::{Addresses, Links};
+use crate::parts::{all_shards, boot_number, control_settings};
+use crate::performer::Surroundings;
+use crate::saver::{self, Saver};
+use crate::session::Shared;
+
+/// What a server is started with.
+pub struct ServerOptions {
+    /// Which server of the run.
+    pub index: ServerId,
+    /// The configuration of the run.
+    pub resolved: Resolved,
+    /// The address to bind.
+    pub bind: SocketAddr,
+    /// Where all servers of the run are.
+    pub addresses: Addresses,
+    /// Folder of the keys.
+    pub keys: PathBuf,
+    /// Folder of the results; used by the coordinator, and for traces.
+    pub out: PathBuf,
+    /// Whether each shard writes a trace.
+    pub trace: bool,
+    /// Whether what an earlier process or run has left is removed, and not gone on with.
+    pub fresh: bool,
+    /// The folder or URL of checkpoints that the run goes on from; empty for those that it makes itself.
+    pub resume: Option<String>,
+    /// What it keeps on its disk for another process of this server.
+    pub keeps: Keeps,
+    /// Told the address that was bound, once peers can connect.
+    pub ready: Box<dyn FnOnce(SocketAddr) + Send>,
+}
+
+/// What a server keeps on its disk (journals, the coordinator's memory), for another process of it to go on with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeps {
+    /// Nothing.
+    Nothing,
+    /// What another process of the same run can go on with; whoever started this one starts that. Nothing is left when it ends.
+    ForRun {
+        /// Whether this is such another process.
+        again: bool,
+    },
+    /// What any later process goes on with, until the run is over.
+    ForAnyone,
+}
+
+impl Keeps {
+    /// Whether this process goes on with what it finds.
+    const fn goes_on(self) -> bool {
+        matches!(self, Self::ForRun { again: true } | Self::ForAnyone)
+    }
+}
+
+/// How a server ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The run is complete, or somebody with the right to said stop.
+    Well,
+    /// A signal ended it.
+    Interrupted,
+}
+
+/// What lay on the disk.
+struct Found {
+    holds: Vec<Holding>,
+    ledger: Option<Ledger>,
+    kept: Option<ledger::Kept>,
+}
+
+/// Runs a server until the run is over; blocks the calling thread.
+///
+/// # Errors
+/// [`ServerError`]; nothing is left running.
+pub fn serve(options: ServerOptions) -> Result<Ended, ServerError> {
+    let config = &options.resolved.config;
+    if options.trace && config.sync.is_some() {
+        return Err(ServerError::NothingToTrace);
+    }
+    let identity = Identity::load(&options.keys, slackline_net::Role::Server)?;
+    let lease = Duration::from_secs_f64(config.cluster.lease_s);
+    let network = Settings::new(&config.transport, lease);
+    let folder = state_folder(&options.resolved, &options.out, options.index);
+    let mut found = find(&options, &folder)?;
+    let at = checkpoints_at(&options.resolved, &options.out);
+    let from = options.resume.as_ref().map(|from| from_of(from, at.as_deref())).transpose()?;
+    let resumed = match &from {
+        Some(from) => Some(
+            saver::resume(from, &options.resolved).map_err(|error| ServerError::Resume(error.to_string()))?,
+        ),
+        None => None,
+    };
+    let goes_on = found.kept.is_some() || resumed.is_some();
+    if let (Some(at), Some(resumed), ServerId(0), None) = (&at, &resumed, options.index, &found.kept) {
+        saver::may_follow(at, resumed, &options.resolved).map_err(ServerError::Resume)?;
+    }
+    if let (Some(at), ServerId(0), false) = (&at, options.index, goes_on) {
+        saver::clear(at, options.fresh).map_err(ServerError::Resume)?;
+    }
+    let results = match options.index {
+        ServerId(0) if goes_on => Some(Results::go_on(&options.out, &options.resolved.to_toml())?),
+        ServerId(0) => Some(Results::begin(&options.out, &options.resolved.to_toml())?),
+        _ => None,
+    };
+    let net = NetworkThread::start(&format!("server {}", options.index.0))?;
+    let (listener, links) = {
+        let _within = net.handle().enter();
+        let links = Links::new(&identity, &network, options.addresses.clone(), lease)?;
+        (Listener::bind(options.bind, &identity, &network)?, Arc::new(links))
+    };
+    if config.servers > 1 && config.sync.is_none() && options.addresses.are_missing() {
+        return Err(ServerError::NoAddresses(config.servers));
+    }
+    let began = Instant::now();
+    let (word_sender, words) = mpsc::unbounded_channel();
+    let from = from.zip(resumed.as_ref().map(|manifest| manifest.number));
+    let saver = match at.clone().or_else(|| from.clone().map(|(from, _)| from)) {
+        Some(at) => Some(Saver::start(&options.resolved, at, from, word_sender.clone())?),
+        None => None,
+    };
+    let (saver, saving) = saver.unzip();
+    let all = all_shards(config);
+    let surroundings = Arc::new(Surroundings {
+        server: options.index,
+        config_hash: options.resolved.hash(),
+        began,
+        directory: Arc::new(Directory::new(all.len())),
+        words: word_sender,
+        runtime: net.handle().clone(),
+        links,
+        lease,
+        journals: folder.clone(),
+        disk: Arc::new(journal::Real),
+        saver: saver.clone(),
+    });
+    let (control, events) = mpsc::channel(EVENTS_MAX);
+    let shared = Arc::new(Shared {
+        directory: surroundings.directory.clone(),
+        owners: RwLock::default(),
+        control,
+        network,
+        config_hash: surroundings.config_hash,
+        payload_max: payload_max(all.values().map(|settings| settings.keys)),
+    });
+    let ServerOptions { index, resolved, out, trace, ready, keeps, .. } = options;
+    let settings = control_settings(index, &resolved, boot_number(began));
+    let machine = control_of(settings, &mut found, resumed)?;
+    if let (Some(saver), Some(run)) = (&saver, machine.0.run()) {
+        saver.belongs_to(run);
+    }
+    let home = Home::new(&resolved, shared.clone(), surroundings.clone(), trace.then_some(out));
+    let threads = home.threads();
+    let daemon = Daemon::new(machine, resolved, identity, home, results, found.ledger);
+    ready(listener.local_address());
+    let outcome = net.block_on(daemon.run(listener, events, words))?;
+    net.stop();
+    drop((shared, surroundings));
+    let panicked = threads.join();
+    if let (Some(saver), Some(saving)) = (saver, saving) {
+        saver.end();
+        // A store that hangs must not keep the process: what it was given has no manifest.
+        if !matches!(outcome, Ok(Ended::Interrupted)) {
+            drop(saving.join());
+        }
+    }
+    if keeps != Keeps::ForAnyone
+        && let Err(error) = journal::forget(&folder)
+    {
+        tracing::warn!("{} cannot be removed: {error}", folder.display());
+    }
+    match outcome {
+        Ok(_) if panicked > 0 => {
+            Err(ServerError::Run("a shard's thread panicked; see the log above".to_owned()))
+        }
+        outcome => outcome,
+    }
+}
+
+/// Where a server keeps its own state.
+fn state_folder(resolved: &Resolved, out: &Path, index: ServerId) -> PathBuf {
+    let state = resolved.config.cluster.state.as_ref().map_or_else(|| out.join("state"), PathBuf::from);
+    state.join(format!("server-{}", index.0))
+}
+
+/// Where the run's checkpoints are; none where there will be none.
+fn checkpoints_at(resolved: &Resolved, out: &Path) -> Option<String> {
+    let checkpoint = &resolved.config.checkpoint;
+    let at = checkpoint.at.clone().unwrap_or_else(|| out.join(saver::FOLDER).display().to_string());
+    (checkpoint.every.is_some() && resolved.config.sync.is_none()).then_some(at)
+}
+
+/// Where the checkpoint is that a run goes on from.
+fn from_of(from: &str, at: Option<&str>) -> Result<String, ServerError> {
+    match (from, at) {
+        ("", Some(at)) => Ok(at.to_owned()),
+        ("", None) => Err(ServerError::Resume("say where the checkpoints are: --resume DIR".to_owned())),
+        (from, _) => Ok(from.to_owned()),
+    }
+}
+
+/// What an earlier process has left; removed first where it is not wanted.
+fn find(options: &ServerOptions, folder: &Path) -> Result<Found, ServerError> {
+    let config = &options.resolved.config;
+    let is_again = options.keeps == Keeps::ForRun { again: true };
+    if options.fresh || !options.keeps.goes_on() || (options.resume.is_some() && !is_again) {
+        journal::forget(folder).map_err(|source| crate::files::FileError::new(folder, source))?;
+    }
+    let on_disk = config.cluster.durability == Durability::Disk;
+    let mut holds = Vec::new();
+    for (shard, found) in if on_disk { journal::find(folder)? } else { BTreeMap::new() } {
+        if found.opening.config_hash != options.resolved.hash() {
+            return Err(ledger::LedgerError::OtherRun { path: folder.to_owned() }.into());
+        }
+        holds.push(Holding { shard, generation: found.opening.generation, is_whole: true, on_disk: true });
+    }
+    let keeps = options.index == ServerId(0) && options.keeps != Keeps::Nothing && config.sync.is_none();
+    let (ledger, kept) = match keeps {
+        true => {
+            let stamp = options.resolved.hash().to_le_bytes();
+            let (ledger, kept) = Ledger::open(folder, &stamp, on_disk)?;
+            (Some(ledger), kept)
+        }
+        false => (None, None),
+    };
+    Ok(Found { holds, ledger, kept })
+}
+
+/// Control, as it begins or goes on, and what it asks for at once.
+fn control_of(
+    mut settings: ControlSettings,
+    found: &mut Found,
+    from: Option<Manifest>,
+) -> Result<(Control, Vec<ControlEffect>), ServerError> {
+    settings.disk = std::mem::take(&mut found.holds);
+    if let Some(coordinator) = &mut settings.coordinator {
+        coordinator.keeps_map = found.ledger.is_some();
+        coordinator.resume = from.map(position_of).transpose()?;
+    }
+    let failed = |error: StateError| ServerError::Resume(error.to_string());
+    let mut effects = Vec::new();
+    let control = match found.kept.take() {
+        // A process that was killed before its first snapshot has told nobody anything.
+        Some(ledger::Kept { snapshot: Some(snapshot), events }) => {
+            Control::restore(settings, &snapshot, events, Moment(0), &mut effects).map_err(failed)?
+        }
+        _ => Control::new(settings, Moment(0)),
+    };
+    if let Some(ledger) = &mut found.ledger {
+        ledger.snapshot(&control.state().map_err(failed)?)?;
+    }
+    Ok((control, effects))
+}
+
+/// Where the data stand in a checkpoint.
+fn position_of(manifest: Manifest) -> Result<Position, ServerError> {
+    let number = manifest.number;
+    let position: Position = serde_json::from_value(manifest.coordinator).map_err(|error| {
+        ServerError::Resume(format!("checkpoint {number} does not say where the data stand: {error}"))
+    })?;
+    Ok(Position { run: manifest.stamp.run.0, ..position })
+}
+
+/// Bytes of the largest payload of a log.
+fn payload_max(keys: impl Iterator<Item = KeyRange>) -> u64 {
+    keys.map(|keys| Assembler::new(ShardId(0), keys).payload_max()).max().unwrap_or_default()
+}
