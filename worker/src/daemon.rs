@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use slackline_core::collective::buckets;
-use slackline_core::config::{Config, OnBadGradient, Resolved};
+use slackline_core::config::{Config, OnBadGradient, OnNorm, Resolved};
 use slackline_core::ids::{BatchIndex, Clock, KeyRange, Moment};
 use slackline_core::optimizer::Rule;
 use slackline_core::schedule::DataOrder;
@@ -24,6 +24,7 @@ use crate::link::Links;
 use crate::loader::{Loader, LoaderError};
 use crate::model;
 use crate::peers::{ListenError, PeerSettings, Peers};
+use crate::push_log::{PushLogError, PushWriter};
 use crate::replica::Replica;
 use crate::servers::Servers;
 
@@ -41,6 +42,8 @@ pub struct WorkerOptions {
     pub addresses: Vec<String>,
     /// Folder of the keys.
     pub keys: PathBuf,
+    /// A file that every push and every answer is recorded in; see [`push_log`](crate::push_log).
+    pub push_log: Option<PathBuf>,
 }
 
 /// Why a worker ended without finishing.
@@ -73,6 +76,12 @@ pub enum WorkerFailure {
     /// The place where a worker listens for the others.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// The file that pushes are recorded in cannot be begun or continued.
+    #[error("--push-log: {0}")]
+    PushLogFile(#[from] PushLogError),
+    /// Pushes cannot be recorded any more.
+    #[error("the push log cannot be written any more: {0}; nothing is pushed without it")]
+    PushLog(std::io::Error),
     /// The run.
     #[error("{error}{known}")]
     Worker {
@@ -88,7 +97,7 @@ impl WorkerFailure {
     #[must_use]
     pub const fn is_users(&self) -> bool {
         match self {
-            Self::Keys(_) | Self::Dataset(_) | Self::Listen(_) => true,
+            Self::Keys(_) | Self::Dataset(_) | Self::Listen(_) | Self::PushLogFile(_) => true,
             Self::Worker { error, .. } => match error {
                 WorkerError::Connect { .. }
                 | WorkerError::Peer { .. }
@@ -109,7 +118,7 @@ impl WorkerFailure {
 /// # Errors
 /// [`WorkerFailure`]; nothing is left running.
 pub fn run(options: WorkerOptions) -> Result<(), WorkerFailure> {
-    let WorkerOptions { resolved, addresses, keys } = options;
+    let WorkerOptions { resolved, addresses, keys, push_log } = options;
     let config = &resolved.config;
     let identity = Identity::load(&keys, slackline_net::Role::Worker)?;
     let network = Settings::new(&config.transport, Duration::from_secs_f64(config.cluster.lease_s));
@@ -137,7 +146,12 @@ pub fn run(options: WorkerOptions) -> Result<(), WorkerFailure> {
         settings.group = Some(group_settings(config, samples, peers_at));
         Road::Allreduce(Box::new(allreduce))
     } else {
-        Road::Servers(Box::new(servers(config, &dataset)))
+        let log = push_log.map(|path| {
+            let (logged, told) = mpsc::unbounded_channel();
+            inbox.listen_to_log(told);
+            PushWriter::start(&path, logged)
+        });
+        Road::Servers(Box::new(servers(config, &dataset, log.transpose()?)))
     };
     let partition = config.partition();
     let links = Links::new(Connector::new(&identity, &network)?, addresses, network, &partition, events);
@@ -148,12 +162,12 @@ pub fn run(options: WorkerOptions) -> Result<(), WorkerFailure> {
     outcome
 }
 
-fn servers(config: &Config, dataset: &Dataset) -> Servers {
+fn servers(config: &Config, dataset: &Dataset, log: Option<PushWriter>) -> Servers {
     let partition = config.partition();
     let mut initial = vec![0.0; KeyRange::new(0, partition.key_count()).len as usize];
     model::build(&config.model, dataset.input_count, dataset.class_count, 1)
         .initialize(config.seed, &mut initial);
-    Servers::new(partition, initial)
+    Servers::new(partition, initial, log)
 }
 
 /// The worker's copy of the model and its way to the other workers; with what those are told to connect to.
@@ -242,11 +256,14 @@ fn worker_settings(
         units_max: u32::try_from(config.cut().units_max()).unwrap_or(u32::MAX),
         refreshes: config.consistency.policy.refreshes(),
         fragments: config.local.map_or(1, |local| local.fragments),
+        steps: config.cluster.steps,
+        has_copies: config.cluster.replicas > 1,
         lease: Duration::from_secs_f64(config.cluster.lease_s),
         connect_timeout: Duration::from_secs_f64(config.cluster.connect_timeout_s),
         wait_report: Duration::from_secs_f64(config.cluster.wait_report_s),
         group: None,
         stop_on_bad_gradient: config.consistency.on_bad_gradient == OnBadGradient::Stop,
+        stop_on_norm: config.guard.on_norm == OnNorm::Stop,
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use slackline_core::ids::{BatchIndex, Moment};
+use slackline_core::ids::{BatchIndex, Moment, ServerId};
 use slackline_core::wire::{ToPeer, Work};
 use slackline_worker_core::{Effect, Event, Notice, Worker, WorkerError};
 use tokio::signal::unix::{SignalKind, signal};
@@ -139,6 +139,14 @@ impl Base {
         }
     }
 
+    /// That a server is busy, in words: it does not take what is sent to it.
+    fn backlog(&self, server: ServerId) -> Option<String> {
+        let (count, waited) = self.links.backlog(server)?;
+        let pushes = if count == 1 { "one transfer" } else { "transfers" };
+        let many = if count == 1 { String::new() } else { format!("{count} ") };
+        Some(format!("the server is busy and has not taken {many}{pushes} for {:.1} s", waited.as_secs_f64()))
+    }
+
     /// What is not known (who it is, before it has joined) is left out of a line of the log.
     fn place(&self) -> (Option<u32>, Option<u64>) {
         let worker = self.worker.member().map(|(worker, _)| worker.0);
@@ -150,6 +158,9 @@ impl Base {
         let (worker, clock) = self.place();
         match notice {
             Notice::BadGradient { worker, clock, tensor, .. } => {
+                tracing::warn!(worker = worker.0, clock = clock.0, tensor, "{notice}");
+            }
+            Notice::Guarded { worker, clock, tensors: (tensor, _), .. } => {
                 tracing::warn!(worker = worker.0, clock = clock.0, tensor, "{notice}");
             }
             Notice::Joined { worker, clock, .. } => {
@@ -207,6 +218,7 @@ impl Driver {
         match incoming {
             Incoming::Tagged((server, number, event)) => {
                 if self.base.links.is_present(server, number) {
+                    self.note_answer(&event);
                     self.message(event);
                 }
             }
@@ -217,6 +229,11 @@ impl Driver {
             }
             Incoming::LoaderEnded => self.base.fail(LoaderError::ThreadEnded),
             Incoming::Done(done) => self.job_done(done),
+            Incoming::Logged(logged) => {
+                if let Road::Servers(servers) = &mut self.road {
+                    servers.logged(&mut self.base, logged);
+                }
+            }
             Incoming::Replica(done) => {
                 if let Road::Allreduce(allreduce) = &mut self.road {
                     allreduce.job_done(&mut self.base, done);
@@ -229,6 +246,15 @@ impl Driver {
             }
         }
         self.handle_rest();
+    }
+
+    /// Every answer goes into the push log, whatever is made of it.
+    fn note_answer(&self, event: &Event) {
+        if let Event::Message { server, message: ToPeer::Pushed(pushed) } = event
+            && let (Road::Servers(servers), Some(member)) = (&self.road, self.base.worker.member())
+        {
+            servers.answered(*server, member, *pushed);
+        }
     }
 
     fn next_tick(&self) -> Instant {
@@ -323,9 +349,10 @@ impl Driver {
                 if matches!(notice, Notice::Fenced { .. }) {
                     base.give_back_unwanted();
                 }
-                // The pure worker knows since when others are waited for, and not whom.
+                // The pure worker knows since when others are waited for, and not whom; and not what a server has not even taken.
                 let known = match (&notice, &self.road) {
                     (Notice::WaitingForPeers { .. }, Road::Allreduce(allreduce)) => allreduce.awaited(),
+                    (Notice::Waiting { server, .. }, Road::Servers(_)) => base.backlog(*server),
                     _ => None,
                 };
                 base.say(&notice, &known.map_or_else(String::new, |known| format!(": {known}")));

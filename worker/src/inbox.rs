@@ -6,6 +6,7 @@ use tokio::sync::mpsc;
 use crate::compute::Done;
 use crate::link::Tagged;
 use crate::peers::News;
+use crate::push_log::Logged;
 use crate::replica::ReplicaDone;
 
 /// Where events come from.
@@ -17,6 +18,7 @@ pub(crate) struct Inbox {
     has_loader: bool,
     replica_done: Option<mpsc::Receiver<ReplicaDone>>,
     news: Option<mpsc::UnboundedReceiver<News>>,
+    logged: Option<mpsc::UnboundedReceiver<Logged>>,
 }
 
 /// What comes from there.
@@ -28,6 +30,7 @@ pub(crate) enum Incoming {
     Done(Done),
     Replica(ReplicaDone),
     Peers(News),
+    Logged(Logged),
 }
 
 impl Inbox {
@@ -36,7 +39,15 @@ impl Inbox {
         batches_loaded: mpsc::Receiver<(BatchIndex, u64)>,
         jobs_done: mpsc::Receiver<Done>,
     ) -> Self {
-        Self { tagged, batches_loaded, jobs_done, has_loader: true, replica_done: None, news: None }
+        Self {
+            tagged,
+            batches_loaded,
+            jobs_done,
+            has_loader: true,
+            replica_done: None,
+            news: None,
+            logged: None,
+        }
     }
 
     /// Listens to the worker's own replica and to other workers, too.
@@ -48,15 +59,22 @@ impl Inbox {
         (self.replica_done, self.news) = (Some(replica_done), Some(news));
     }
 
+    /// Listens to the push log, too.
+    pub(crate) fn listen_to_log(&mut self, logged: mpsc::UnboundedReceiver<Logged>) {
+        self.logged = Some(logged);
+    }
+
     /// Waits for the next. Dropped while it waits, it loses nothing.
     pub(crate) async fn next(&mut self) -> Incoming {
         let replica_done = async { self.replica_done.as_mut()?.recv().await };
         let news = async { self.news.as_mut()?.recv().await };
+        let logged = async { self.logged.as_mut()?.recv().await };
         tokio::select! {
             Some(tagged) = self.tagged.recv() => Incoming::Tagged(tagged),
             Some(done) = self.jobs_done.recv() => Incoming::Done(done),
             Some(done) = replica_done => Incoming::Replica(done),
             Some(news) = news => Incoming::Peers(news),
+            Some(logged) = logged => Incoming::Logged(logged),
             loaded = self.batches_loaded.recv(), if self.has_loader => {
                 self.has_loader = loaded.is_some();
                 loaded.map_or(Incoming::LoaderEnded, Incoming::Loaded)

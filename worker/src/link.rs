@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use slackline_core::config::timers;
 use slackline_core::ids::{Sequence, ServerId, ShardId};
 use slackline_core::partition::Partition;
 use slackline_core::wire::{Served, ToPeer, ToServer, TransferHeader, TransferKind};
@@ -12,21 +13,18 @@ use slackline_net::{
     Settings, SharedValues, TransferError,
 };
 use slackline_worker_core::Event;
-use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::streams::{self, Outgoing};
+use crate::streams::{self, Backlog, Outgoing};
 
-/// Messages that may wait to be sent to one server for each of its shards: after a reconnection its initial values, a push, a pull and
-/// a snapshot.
+/// Messages that may wait to be sent to one server for each shard, since all can move to it: after a reconnection its initial values, a
+/// push, a pull and a snapshot.
 const OUTGOING_PER_SHARD: usize = 4;
 
 /// Messages that may wait beside them: asks, renewals, results.
 const OUTGOING_MORE: usize = 64;
-
-/// How long one attempt to connect lasts.
-const ATTEMPT: Duration = Duration::from_secs(5);
 
 /// An event with the number of the connection it belongs to.
 pub(crate) type Tagged = (ServerId, u64, Event);
@@ -47,8 +45,16 @@ pub(crate) struct Expected {
     pub(crate) destination: Destination,
 }
 
+/// An answer that is awaited. When it is not any more, the other end of the channel sees it, and what is being read for it ends there:
+/// otherwise it would be written between what comes for the pull that has taken its place.
+#[derive(Debug)]
+struct Awaited {
+    expected: Expected,
+    alive: watch::Sender<()>,
+}
+
 /// What is expected from one server, by shard and purpose.
-type Expectations = Arc<Mutex<BTreeMap<(ShardId, Purpose), Expected>>>;
+type Expectations = Arc<Mutex<BTreeMap<(ShardId, Purpose), Awaited>>>;
 
 #[derive(Debug, Default)]
 struct Link {
@@ -57,6 +63,7 @@ struct Link {
     task: Option<JoinHandle<()>>,
     expected: Expectations,
     connection: Arc<Mutex<Option<Connection>>>,
+    backlog: Backlog,
 }
 
 /// All connections of a worker.
@@ -67,8 +74,8 @@ pub(crate) struct Links {
     network: Settings,
     events: mpsc::Sender<Tagged>,
     links: BTreeMap<ServerId, Link>,
-    /// Shards with keys on each server.
-    shards: BTreeMap<ServerId, usize>,
+    /// Shards with keys.
+    shards: usize,
     /// Connections that were given up because a message could not be queued, with their numbers.
     broken: Vec<(ServerId, u64)>,
     /// Datagram bytes of connections that are gone: sent, received.
@@ -83,10 +90,7 @@ impl Links {
         partition: &Partition,
         events: mpsc::Sender<Tagged>,
     ) -> Self {
-        let mut shards = BTreeMap::new();
-        for (shard, _) in partition.shards() {
-            *shards.entry(partition.server_of(shard)).or_default() += 1;
-        }
+        let shards = partition.shards().count();
         Self {
             connector: Arc::new(connector),
             addresses,
@@ -112,11 +116,11 @@ impl Links {
     pub(crate) fn connect(&mut self, server: ServerId) {
         self.disconnect(server);
         let address = self.address_of(server).to_owned();
-        let shards = self.shards.get(&server).copied().unwrap_or_default();
         let link = self.links.entry(server).or_default();
         link.number += 1;
-        let (outgoing, waiting) = mpsc::channel(OUTGOING_PER_SHARD * shards + OUTGOING_MORE);
+        let (outgoing, waiting) = mpsc::channel(OUTGOING_PER_SHARD * self.shards + OUTGOING_MORE);
         link.outgoing = Some(outgoing);
+        link.backlog = Backlog::default();
         link.expected = Expectations::default();
         let task = Task {
             server,
@@ -127,6 +131,7 @@ impl Links {
             events: self.events.clone(),
             expected: link.expected.clone(),
             connection: link.connection.clone(),
+            backlog: link.backlog.clone(),
         };
         link.task = Some(tokio::spawn(task.run(waiting)));
     }
@@ -145,11 +150,26 @@ impl Links {
         }
     }
 
+    /// The answer to this pull is awaited, and none that was awaited before for the same shard and purpose, from whatever server.
     pub(crate) fn expect(&self, server: ServerId, shard: ShardId, purpose: Purpose, expected: Expected) {
-        if let Some(link) = self.links.get(&server) {
+        let mut awaited = Some(Awaited { expected, alive: watch::Sender::new(()) });
+        for (other, link) in &self.links {
             let mut all = link.expected.lock().unwrap_or_else(PoisonError::into_inner);
-            all.insert((shard, purpose), expected);
+            all.remove(&(shard, purpose));
+            if *other == server {
+                all.extend(awaited.take().map(|awaited| ((shard, purpose), awaited)));
+            }
         }
+    }
+
+    /// The number of the present connection to a server, if there is one or one is being made.
+    pub(crate) fn number_of(&self, server: ServerId) -> Option<u64> {
+        self.links.get(&server).filter(|link| link.task.is_some()).map(|link| link.number)
+    }
+
+    /// Transfers that a server has not taken yet, and for how long the oldest has waited.
+    pub(crate) fn backlog(&self, server: ServerId) -> Option<(usize, Duration)> {
+        self.links.get(&server)?.backlog.look()
     }
 
     pub(crate) fn send(&mut self, server: ServerId, message: ToServer) {
@@ -200,6 +220,13 @@ impl Links {
     }
 }
 
+/// How long one attempt to connect lasts: half a lease, within bounds. QUIC asks a server that does not answer ever more seldom, and one
+/// that comes back within a lease should be found within it.
+fn attempt(network: &Settings) -> Duration {
+    let [least, most] = timers::ATTEMPT;
+    (network.idle_timeout / 2).clamp(least, most)
+}
+
 /// The life of one connection.
 struct Task {
     server: ServerId,
@@ -210,6 +237,7 @@ struct Task {
     events: mpsc::Sender<Tagged>,
     expected: Expectations,
     connection: Arc<Mutex<Option<Connection>>>,
+    backlog: Backlog,
 }
 
 impl Task {
@@ -220,7 +248,7 @@ impl Task {
 
     async fn run(self, waiting: mpsc::Receiver<Outgoing<ToServer>>) {
         let server = self.server;
-        let connection = match self.connector.connect(&self.address, ATTEMPT).await {
+        let connection = match self.connector.connect(&self.address, attempt(&self.network)).await {
             Ok(connection) => connection,
             Err(error) => {
                 let (reason, fatal) = (error.to_string(), !error.is_retryable());
@@ -234,7 +262,7 @@ impl Task {
             // The first to end takes the others with it: a connection is whole or gone.
             tokio::select! {
                 () = self.read(receiver) => {}
-                error = streams::write(&connection, sender, waiting, self.network) => {
+                error = streams::write(&connection, sender, waiting, self.network, &self.backlog) => {
                     if let Some(error) = error {
                         tracing::debug!(server = server.0, %error, "nothing more goes out");
                     }
@@ -314,7 +342,7 @@ impl Inward {
         if header.kind != TransferKind::Values {
             return Err(Failed::Transfer("a server sends nothing but values".to_owned()));
         }
-        let Some(destination) = self.destination_of(&header) else { return Ok(()) };
+        let Some((destination, mut alive)) = self.destination_of(&header) else { return Ok(()) };
         let key = (header.shard, header.sequence);
         let gather = {
             let mut gathers = self.gathers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -327,7 +355,14 @@ impl Inward {
                 }
             }
         };
-        let complete = gather.receive(arriving).await?;
+        let complete = tokio::select! {
+            complete = gather.receive(arriving) => complete?,
+            // Another pull has taken the place of this one.
+            _ = alive.changed() => {
+                self.gathers.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+                return Ok(());
+            }
+        };
         if complete {
             self.gathers.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
             let served = Served {
@@ -343,18 +378,19 @@ impl Inward {
         Ok(())
     }
 
-    fn destination_of(&self, header: &TransferHeader) -> Option<Destination> {
+    fn destination_of(&self, header: &TransferHeader) -> Option<(Destination, watch::Receiver<()>)> {
         let expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
         let purposes = [Purpose::Training, Purpose::Fresher, Purpose::Evaluation];
         let mut all = purposes.iter().filter_map(|purpose| expected.get(&(header.shard, *purpose)));
-        all.find(|expected| expected.request == header.sequence.0)
-            .map(|expected| expected.destination.clone())
+        let awaited = all.find(|awaited| awaited.expected.request == header.sequence.0)?;
+        Some((awaited.expected.destination.clone(), awaited.alive.subscribe()))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use slackline_core::ids::KeyRange;
     use slackline_net::{Identity, Role, keys};
 
     fn links(shards_per_server: u32) -> Links {
@@ -373,21 +409,46 @@ mod tests {
         let mut links = links(256);
         links.connect(ServerId(1));
         // The task has not run yet: nothing is taken out.
-        (0..4 * 256 + 64).for_each(|_| links.send(ServerId(1), ToServer::Renew));
+        (0..4 * 512 + 64).for_each(|_| links.send(ServerId(1), ToServer::Renew));
         assert!(links.take_broken().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_shard_that_has_moved_is_awaited_from_its_new_server_alone() {
+        let mut links = links(1);
+        (0..2).for_each(|server| links.connect(ServerId(server)));
+        let awaited = |links: &Links, server: u32, request: u64| {
+            let expected = links.links[&ServerId(server)].expected.lock().unwrap();
+            let awaited = expected.get(&(ShardId(1), Purpose::Training))?;
+            (awaited.expected.request == request).then(|| awaited.alive.subscribe())
+        };
+        let expect = |links: &Links, server, request| {
+            let destination = Destination::new(KeyRange::new(0, 2), vec![0.0; 2]).unwrap();
+            let expected = Expected { request, destination };
+            links.expect(ServerId(server), ShardId(1), Purpose::Training, expected);
+        };
+        expect(&links, 0, 5);
+        let mut reading = awaited(&links, 0, 5).unwrap();
+        assert!(reading.has_changed().is_ok());
+        expect(&links, 1, 6);
+        assert!(awaited(&links, 0, 5).is_none() && awaited(&links, 1, 6).is_some());
+        assert!(reading.changed().await.is_err(), "what is being read of the old answer ends");
+        let mut reading = awaited(&links, 1, 6).unwrap();
+        expect(&links, 1, 7);
+        assert!(reading.changed().await.is_err(), "of the same server too");
     }
 
     #[tokio::test]
     async fn a_full_queue_is_a_lost_connection() {
         let mut links = links(1);
         links.connect(ServerId(1));
-        (0..=68).for_each(|_| links.send(ServerId(1), ToServer::Renew));
+        (0..=72).for_each(|_| links.send(ServerId(1), ToServer::Renew));
         assert!(!links.is_present(ServerId(1), 1), "nothing more is heard of it");
         assert_eq!(links.take_broken(), [ServerId(1)]);
         assert!(links.take_broken().is_empty(), "it is told once");
         // One that was made again meanwhile is not lost.
         links.connect(ServerId(1));
-        (0..=68).for_each(|_| links.send(ServerId(1), ToServer::Renew));
+        (0..=72).for_each(|_| links.send(ServerId(1), ToServer::Renew));
         links.connect(ServerId(1));
         assert!(links.take_broken().is_empty());
     }

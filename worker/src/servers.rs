@@ -1,10 +1,10 @@
 //! The road of gradients to parameter servers: pulled values in, pushes out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use slackline_core::ids::{BatchIndex, Clock, KeyRange, Sequence, ShardId};
+use slackline_core::ids::{BatchIndex, Clock, Incarnation, KeyRange, Sequence, ServerId, ShardId, WorkerId};
 use slackline_core::partition::Partition;
-use slackline_core::wire::TransferHeader;
+use slackline_core::wire::{Pushed, TransferHeader};
 use slackline_net::SharedValues;
 use slackline_worker_core::{Effect, Event};
 
@@ -12,7 +12,46 @@ use crate::buffers::{Buffer, Fresher};
 use crate::compute::{GradientJob, Place};
 use crate::daemon::WorkerFailure;
 use crate::driver::Base;
-use crate::link::{Expected, Purpose};
+use crate::link::{Expected, Links, Purpose};
+use crate::push_log::{Logged, PushKey, PushWriter};
+
+/// Pushes on their way through the push log: none is sent before it is written.
+struct Logging {
+    writer: PushWriter,
+    /// What is being written, with where it goes then.
+    writing: BTreeMap<PushKey, Departure>,
+    written: BTreeSet<PushKey>,
+}
+
+/// A push that waits to be sent over one connection.
+struct Departure {
+    server: ServerId,
+    /// The number of that connection: over the next one, it is sent again without being waited for.
+    number: Option<u64>,
+    header: TransferHeader,
+    values: SharedValues,
+}
+
+impl Logging {
+    /// Has a push written, unless it is. True if it may go at once.
+    fn pass(
+        &mut self,
+        links: &Links,
+        server: ServerId,
+        header: TransferHeader,
+        values: &SharedValues,
+    ) -> bool {
+        let key = (header.incarnation, header.sequence, header.shard);
+        if self.written.contains(&key) {
+            return true;
+        }
+        let departure = Departure { server, number: links.number_of(server), header, values: values.clone() };
+        if self.writing.insert(key, departure).is_none() {
+            self.writer.push(header, values.clone());
+        }
+        false
+    }
+}
 
 /// Buffers of values and gradients.
 pub(crate) struct Servers {
@@ -28,10 +67,11 @@ pub(crate) struct Servers {
     spare: Vec<Vec<f32>>,
     /// Released gradients that QUIC may still hold.
     reclaiming: Vec<SharedValues>,
+    log: Option<Logging>,
 }
 
 impl Servers {
-    pub(crate) fn new(partition: Partition, initial: Vec<f32>) -> Self {
+    pub(crate) fn new(partition: Partition, initial: Vec<f32>, log: Option<PushWriter>) -> Self {
         Self {
             flat: KeyRange::new(0, partition.key_count()),
             initial: SharedValues::from(initial),
@@ -42,6 +82,7 @@ impl Servers {
             unsent: None,
             spare: Vec::new(),
             reclaiming: Vec::new(),
+            log: log.map(|writer| Logging { writer, writing: BTreeMap::new(), written: BTreeSet::new() }),
         }
     }
 
@@ -68,7 +109,10 @@ impl Servers {
             Effect::SendPush { server, header } => {
                 if let Some(gradient) = self.gradients.get(&header.sequence) {
                     self.unsent = self.unsent.filter(|sequence| *sequence != header.sequence);
-                    base.links.transfer(server, header, part(gradient, &header));
+                    let values = part(gradient, &header);
+                    if self.log.as_mut().is_none_or(|log| log.pass(&base.links, server, header, &values)) {
+                        base.links.transfer(server, header, values);
+                    }
                 }
             }
             Effect::SendInitial { server, header } => {
@@ -137,7 +181,35 @@ impl Servers {
         self.spare.pop().unwrap_or_else(|| vec![0.0; self.flat.len as usize])
     }
 
+    /// A shard has answered.
+    pub(crate) fn answered(&self, server: ServerId, member: (WorkerId, Incarnation), pushed: Pushed) {
+        if let Some(log) = &self.log {
+            log.writer.answer(server, member, pushed);
+        }
+    }
+
+    /// A push is written: it may go, unless it was given up meanwhile.
+    pub(crate) fn logged(&mut self, base: &mut Base, logged: Logged) {
+        let Some(log) = &mut self.log else { return };
+        match logged {
+            Ok(key) => {
+                let Some(Departure { server, number, header, values }) = log.writing.remove(&key) else {
+                    return;
+                };
+                log.written.insert(key);
+                if number.is_some() && base.links.number_of(server) == number {
+                    base.links.transfer(server, header, values);
+                }
+            }
+            Err(error) => base.fail(WorkerFailure::PushLog(error)),
+        }
+    }
+
     fn release(&mut self, sequence: Sequence) {
+        if let Some(log) = &mut self.log {
+            log.writing.retain(|(_, held, _), _| *held != sequence);
+            log.written.retain(|(_, held, _)| *held != sequence);
+        }
         self.reclaiming.extend(self.gradients.remove(&sequence));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use slackline_core::ids::{Clock, ServerId, ShardId, WorkerId};
+use slackline_core::ids::{Clock, Sequence, ServerId, ShardId, WorkerId};
 use slackline_core::wire::{PROTOCOL, RefusalCode};
 
 /// A reason to give up; every message names the server and what to look at.
@@ -49,7 +49,7 @@ pub enum WorkerError {
         /// Which answered.
         answered: ServerId,
     },
-    /// A server came back as a new process.
+    /// A server has no values although the run has begun, and was given none for as long as a server is looked for.
     #[error("{server} was restarted and has no state; start the run again")]
     Restarted {
         /// Which server.
@@ -91,6 +91,21 @@ pub enum WorkerError {
         key: u64,
         /// The tensor that holds it.
         tensor: String,
+    },
+    /// The norm of this worker's gradient was beyond the limit of a server's guard, and the configuration says to stop for that.
+    #[error(
+        "the gradient of {worker} at {clock} ({sequence}) is beyond guard.norm_max at {shard}, whose log names the norm and the tensor; \
+         lower optimizer.rate, raise guard.norm_max, or set guard.on_norm = \"drop\" or \"clip\""
+    )]
+    BeyondNorm {
+        /// Which worker.
+        worker: WorkerId,
+        /// Iterations it had completed.
+        clock: Clock,
+        /// The push.
+        sequence: Sequence,
+        /// The shard whose guard says so.
+        shard: ShardId,
     },
     /// The sum of all workers' gradients was not finite, and the configuration says to stop for that.
     #[error(

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use slackline_core::ids::{KeyRange, ServerId, ShardId};
+use slackline_core::ids::{KeyRange, ShardId};
 use slackline_core::wire::{Evaluated, Pull, PullKind, Served, ToServer};
 
 use crate::effect::Effect;
@@ -57,31 +57,23 @@ impl Worker {
     pub(crate) fn begin_evaluation(&mut self, at_samples: u64, last: bool, effects: &mut Vec<Effect>) {
         let pulls = self.shards.keys().map(|shard| (*shard, OpenPull::new(self.now))).collect();
         self.evaluation = Evaluation::Pulling { at_samples, last, pulls };
-        for server in self.servers() {
-            self.resume_snapshots(server, effects);
-        }
+        let shards: Vec<_> = self.shards.keys().copied().collect();
+        self.resume_snapshots(&shards, effects);
         self.measure_if_complete(effects);
     }
 
-    /// Sends the snapshot pulls that one server has not answered, if it is registered.
-    pub(crate) fn resume_snapshots(&mut self, server: ServerId, effects: &mut Vec<Effect>) {
-        if !self.is_registered(server) {
-            return;
-        }
-        let Evaluation::Pulling { pulls, .. } = &mut self.evaluation else { return };
-        let mut sends = Vec::new();
-        for (shard, pull) in pulls {
-            let is_here = self.shards.get(shard).is_some_and(|(owner, _)| *owner == server);
-            if is_here && pull.served.is_none() {
-                self.request_last += 1;
-                pull.request = self.request_last;
-                let request = pull.request;
-                effects.push(Effect::ExpectValues { server, shard: *shard, request, snapshot: true });
-                sends.push(Pull { shard: *shard, request, kind: PullKind::Snapshot });
-            }
-        }
-        for pull in sends {
-            self.send(server, ToServer::Pull(pull), effects);
+    /// Sends the snapshot pulls that these shards have not answered, as far as their servers can be reached.
+    pub(crate) fn resume_snapshots(&mut self, shards: &[ShardId], effects: &mut Vec<Effect>) {
+        for shard in shards.iter().copied() {
+            let Some(server) = self.ready_server_of(shard) else { continue };
+            let Evaluation::Pulling { pulls, .. } = &mut self.evaluation else { return };
+            let Some(pull) = pulls.get_mut(&shard).filter(|pull| pull.served.is_none()) else { continue };
+            self.request_last += 1;
+            pull.request = self.request_last;
+            let request = pull.request;
+            effects.push(Effect::ExpectValues { server, shard, request, snapshot: true });
+            let kind = PullKind::Snapshot;
+            self.send(server, ToServer::Pull(Pull { shard, request, kind }), effects);
         }
     }
 

@@ -22,26 +22,27 @@ impl Worker {
             assert!(is_left || self.settings.fragments > 1 || pulls_all, "an iteration pulls every shard");
             assert!(!self.finished, "a finished worker has no iteration");
             let is_computing = !matches!(iteration.phase, Phase::Pulling);
+            let is_stopping = self.stopping.is_some();
             assert!(
-                is_left || is_computing == (iteration.has_values() && iteration.loaded),
+                is_left || is_stopping || is_computing == (iteration.has_values() && iteration.loaded),
                 "it computes when all is there, and not before"
             );
             assert!(cycle.forgotten.is_none(), "the buffers are free when an iteration begins");
             let is_ready = matches!(iteration.phase, Phase::Ready(_) | Phase::Left);
             assert!(!is_ready || cycle.pushing.is_some(), "a gradient is pushed as soon as it can be");
             assert!(
-                !is_computing || iteration.has_asked || cycle.pushing.is_some(),
+                !is_computing || is_stopping || iteration.has_asked || cycle.pushing.is_some(),
                 "work is asked for ahead"
             );
         }
         if let Some(pushing) = &cycle.pushing {
             assert!(!pushing.unanswered.is_empty(), "answered pushes are over");
-            assert!(pushing.unanswered.keys().all(|shard| self.shards.contains_key(shard)));
+            assert!(pushing.unanswered.iter().all(|shard| self.shards.contains_key(shard)));
+            assert!(pushing.staged.is_subset(&pushing.unanswered), "an answered piece does not wait");
             assert_eq!(pushing.sequence, cycle.sequence, "only the last push can lack answers");
             assert!(!self.asking.has_result(), "a batch is reported before the next is pushed");
             assert!(!self.finished, "a finished worker has no pushes");
         }
-        assert!(self.asking.done.is_none() || self.asking.returned.is_none(), "a batch is done or returned");
         let is_member = self.member.is_some();
         assert!(is_member || (cycle.is_idle() && !self.asking.has_begun()), "only members work");
         if let Evaluation::Pulling { pulls, .. } = &self.evaluation {

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use slackline_core::ids::{BatchIndex, Clock, Moment, Sequence, ServerId, ShardId, Version};
+use slackline_core::ids::{BatchIndex, Clock, Moment, Sequence, ShardId, Version};
 use slackline_core::wire::{Pull, PullKind, Served, ToServer, Work};
 
 use crate::effect::Effect;
 use crate::error::WorkerError;
+use crate::evaluation::Evaluation;
 use crate::ledger::Category;
 use crate::push::Pushing;
 use crate::worker::Worker;
@@ -155,6 +156,7 @@ impl Worker {
             return Ok(());
         }
         while self.leaving.is_none()
+            && self.stopping.is_none()
             && (self.begin_compute(effects)
                 || self.ask_ahead(effects)
                 || self.push_if_ready(effects)?
@@ -238,35 +240,47 @@ impl Worker {
         let phase = Phase::Pulling;
         self.cycle.iteration =
             Some(Iteration { batch, loaded, pulls, phase, has_asked: false, is_overtaken: false, evaluate });
-        for server in self.servers() {
-            self.resume_pulls(server, effects);
+        let shards: Vec<_> = self.shards.keys().copied().collect();
+        self.resume_pulls(&shards, effects);
+    }
+
+    /// Sends the pulls that these shards have not answered, as far as their servers can be reached.
+    pub(crate) fn resume_pulls(&mut self, shards: &[ShardId], effects: &mut Vec<Effect>) {
+        let kind = PullKind::Gated { clock: self.clock, after: self.cycle.sequence };
+        for shard in shards.iter().copied() {
+            let Some(server) = self.ready_server_of(shard) else { continue };
+            let Some(pull) = self.open_pull(shard) else { continue };
+            if pull.served.is_none() {
+                self.request_last += 1;
+                let request = self.request_last;
+                if let Some(pull) = self.open_pull(shard) {
+                    pull.request = request;
+                }
+                effects.push(Effect::ExpectValues { server, shard, request, snapshot: false });
+                self.send(server, ToServer::Pull(Pull { shard, request, kind }), effects);
+            } else if pull.fresher.is_some() {
+                self.pull_fresher(shard, effects);
+            }
         }
     }
 
-    /// Sends the pulls that one server has not answered, if it is registered.
-    pub(crate) fn resume_pulls(&mut self, server: ServerId, effects: &mut Vec<Effect>) {
-        if !self.is_registered(server) {
-            return;
+    /// The pull of a shard for the iteration under way.
+    fn open_pull(&mut self, shard: ShardId) -> Option<&mut OpenPull> {
+        self.cycle.iteration.as_mut().and_then(|iteration| iteration.pulls.get_mut(&shard))
+    }
+
+    /// A shard answers from another place: what the former one still sends is not taken.
+    pub(crate) fn reopen_pulls(&mut self, shard: ShardId) {
+        if let Some(pull) = self.open_pull(shard)
+            && pull.served.is_none()
+        {
+            pull.request = 0;
         }
-        let Some(iteration) = &mut self.cycle.iteration else { return };
-        let kind = PullKind::Gated { clock: self.clock, after: self.cycle.sequence };
-        let mut pulls = Vec::new();
-        for (shard, pull) in &mut iteration.pulls {
-            let is_here = self.shards.get(shard).is_some_and(|(owner, _)| *owner == server);
-            if is_here && pull.served.is_none() {
-                self.request_last += 1;
-                pull.request = self.request_last;
-                effects.push(Effect::ExpectValues {
-                    server,
-                    shard: *shard,
-                    request: pull.request,
-                    snapshot: false,
-                });
-                pulls.push(Pull { shard: *shard, request: pull.request, kind });
-            }
-        }
-        for pull in pulls {
-            self.send(server, ToServer::Pull(pull), effects);
+        if let Evaluation::Pulling { pulls, .. } = &mut self.evaluation
+            && let Some(pull) = pulls.get_mut(&shard)
+            && pull.served.is_none()
+        {
+            pull.request = 0;
         }
     }
 
@@ -278,9 +292,10 @@ impl Worker {
         served: Served,
         effects: &mut Vec<Effect>,
     ) {
-        let Some((server, keys)) = self.shards.get(&shard).copied() else { return };
-        let pull = self.cycle.iteration.as_mut().and_then(|iteration| iteration.pulls.get_mut(&shard));
-        match pull {
+        let Some((server, keys)) = self.shards.get(&shard).map(|home| (home.server, home.keys)) else {
+            return;
+        };
+        match self.open_pull(shard) {
             Some(pull) if pull.request == request && pull.served.is_none() => {
                 pull.served = Some(served);
                 self.record.pulled(&served, keys.len);

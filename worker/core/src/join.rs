@@ -28,7 +28,12 @@ impl Worker {
         if session.state != State::Greeting {
             return Ok(());
         }
-        session.welcome(protocol, answered, boot)?;
+        let is_other = session.welcome(protocol, answered, boot)?;
+        if is_other && self.member.is_some() {
+            effects.push(Effect::Notice(Notice::Restarted { server }));
+            self.reopen_shards_on(server);
+        }
+        let Some(session) = self.sessions.get_mut(&server) else { return Ok(()) };
         if self.member.is_some() {
             self.register(server, effects);
         } else if server == COORDINATOR {
@@ -78,17 +83,26 @@ impl Worker {
         Ok(())
     }
 
-    fn register(&mut self, server: ServerId, effects: &mut Vec<Effect>) {
-        let Some(member) = self.member else { return };
-        let register = Register {
+    /// What the worker says of itself to every server.
+    pub(crate) fn registration(&self) -> Register {
+        let member = self.member.unwrap_or_default();
+        Register {
             worker: member.worker,
             incarnation: member.incarnation,
             layout_hash: self.settings.layout.hash(),
             config_hash: self.settings.config_hash,
-            clock: self.clock,
+            // A push without an answer is of an earlier clock, and a shard that was restored can still need it.
+            clock: self.cycle.pushing.as_ref().map_or(self.clock, |pushing| pushing.clock),
             batch_count: self.settings.batch_count,
-        };
-        let now = self.now;
+            answered: self.answered(),
+        }
+    }
+
+    fn register(&mut self, server: ServerId, effects: &mut Vec<Effect>) {
+        if self.member.is_none() {
+            return;
+        }
+        let (now, register) = (self.now, self.registration());
         if let Some(session) = self.sessions.get_mut(&server) {
             session.registering(now);
             session.send(ToServer::Register(register), now, effects);
@@ -103,14 +117,33 @@ impl Worker {
         has_values: bool,
         effects: &mut Vec<Effect>,
     ) -> Result<(), WorkerError> {
-        let (now, clock, is_grouped) = (self.now, self.clock, self.is_grouped());
+        let (now, clock) = (self.now, self.clock);
+        let has_shards = !self.shards_on(server).is_empty();
         let Some(session) = self.sessions.get_mut(&server) else { return Ok(()) };
-        if session.state != State::Registering {
+        let is_again = session.is_registered();
+        if !is_again && session.state != State::Registering {
             return Ok(());
         }
-        if !has_values && clock > Clock(0) && !is_grouped {
-            // Whoever enters above zero enters a run in which every shard has been read and changed: these are other processes.
-            return Err(WorkerError::Restarted { server });
+        if !has_values && clock > Clock(0) && has_shards {
+            // Whoever enters above zero enters a run in which every shard has been read and changed. The coordinator has the state
+            // restored, or fails the run.
+            let since = *session.empty.get_or_insert(now);
+            if now.since(since) >= self.settings.connect_timeout {
+                return Err(WorkerError::Restarted { server });
+            }
+            self.come_again(server, effects);
+            return Ok(());
+        }
+        if is_again {
+            session.registrations = session.registrations.saturating_sub(1);
+            if session.registrations == 0 {
+                if !has_values {
+                    self.send_initial(server, effects);
+                }
+                let arrived = self.settle_arrivals(server);
+                self.resume(server, &arrived, effects);
+            }
+            return Ok(());
         }
         if session.registered(now) && (self.asking.has_begun() || self.group.is_present()) {
             effects.push(Effect::Notice(Notice::Resumed { server }));
@@ -122,23 +155,29 @@ impl Worker {
             self.resume_group(effects);
             return Ok(());
         }
-        self.resume_standing(server, effects);
-        self.resume_pushes(server, effects);
-        self.resume_pulls(server, effects);
-        self.resume_snapshots(server, effects);
+        self.settle_arrivals(server);
+        let shards = self.shards_on(server);
+        self.resume(server, &shards, effects);
         if server == COORDINATOR {
             self.resume_evaluated(effects);
             self.resume_asking(effects);
         }
-        if !self.asking.has_begun() && self.sessions.values().all(|session| session.is_registered()) {
-            self.ask(self.clock, effects);
-        }
+        self.begin_asking(effects);
         Ok(())
     }
 
+    /// The first work is asked for when every server that the worker needs has registered it.
+    pub(crate) fn begin_asking(&mut self, effects: &mut Vec<Effect>) {
+        let is_ready = self.is_registered(COORDINATOR)
+            && self.owners().into_iter().all(|server| self.is_registered(server));
+        if is_ready && !self.asking.has_begun() && !self.is_grouped() {
+            self.ask(self.clock, effects);
+        }
+    }
+
     fn send_initial(&self, server: ServerId, effects: &mut Vec<Effect>) {
-        for (shard, keys) in self.shards_on(server) {
-            let header = self.header(TransferKind::Initial, shard, keys);
+        for (shard, home) in self.shards.iter().filter(|(_, home)| home.server == server) {
+            let header = self.header(TransferKind::Initial, *shard, home.keys);
             effects.push(Effect::SendInitial { server, header });
         }
     }
@@ -167,7 +206,7 @@ impl Worker {
 
     /// Registering puts a worker into the clock table; if it has no work, it goes out again. An `Enter` that
     /// was perhaps not heard is repeated.
-    fn resume_standing(&mut self, server: ServerId, effects: &mut Vec<Effect>) {
+    pub(crate) fn resume_standing(&mut self, server: ServerId, effects: &mut Vec<Effect>) {
         let entering = self.sessions.get(&server).and_then(|session| session.entering);
         if self.finished {
             self.send(server, ToServer::Finish, effects);
@@ -199,8 +238,10 @@ impl Worker {
         self.finished = false;
         self.cycle.entered_after = self.cycle.sequence;
         let (clock, now) = (self.clock, self.now);
-        for session in self.sessions.values_mut() {
-            session.entering = Some(clock);
+        let owners = self.owners();
+        for (server, session) in &mut self.sessions {
+            // A server that has nothing of this worker never shows that it has heard.
+            session.entering = (*server == COORDINATOR || owners.contains(server)).then_some(clock);
             if session.is_registered() {
                 session.send(ToServer::Enter { clock }, now, effects);
             }
@@ -225,7 +266,7 @@ impl Worker {
             session.close(now, effects);
         }
         if let Some(coordinator) = self.sessions.get_mut(&COORDINATOR) {
-            coordinator.retry(now, effects);
+            coordinator.retry(&self.settings, now, effects);
         }
     }
 }

@@ -11,7 +11,10 @@ use crate::error::WorkerError;
 use crate::session::State;
 use crate::worker::{COORDINATOR, Worker};
 
-/// How long the servers' goodbyes are waited for.
+/// How long the answers to a step are waited for by a worker that was told to end. Whoever starts workers gives them five seconds.
+const STEP_WAIT: Duration = Duration::from_millis(2500);
+
+/// How long the servers' goodbyes are waited for, and the answers of a server that is away.
 const GOODBYE_WAIT: Duration = Duration::from_secs(2);
 
 /// The worker has said that it goes.
@@ -28,13 +31,48 @@ impl Worker {
         self.leave(Outcome::Done, Ok(()), effects);
     }
 
-    /// A signal came; at the second one nothing is waited for any more.
+    /// A signal came. The step that is on its way is completed first, so that its batch is not done again by others. At the second signal
+    /// nothing is waited for any more.
     pub(crate) fn on_interrupt(&mut self, effects: &mut Vec<Effect>) {
         if self.leaving.is_some() {
             self.exit(effects);
+        } else if self.stopping.is_some() {
+            self.leave_interrupted(effects);
+            self.exit(effects);
         } else {
-            self.leave(Outcome::Interrupted, Ok(()), effects);
+            self.stopping = Some(self.now);
         }
+    }
+
+    /// When a worker that was told to end does not wait for its step any longer.
+    pub(crate) fn stopping_deadline(&self) -> Option<Moment> {
+        let since = self.stopping?;
+        let pushing = self.cycle.pushing.as_ref()?;
+        let is_there = pushing.unanswered.iter().all(|shard| self.ready_server_of(*shard).is_some());
+        Some(since.after(if is_there { STEP_WAIT } else { GOODBYE_WAIT }))
+    }
+
+    /// Whoever was told to end goes as soon as its step is complete, or cannot be.
+    pub(crate) fn leave_if_settled(&mut self, effects: &mut Vec<Effect>) {
+        if self.leaving.is_none()
+            && self.stopping.is_some()
+            && self.stopping_deadline().is_none_or(|deadline| deadline <= self.now)
+        {
+            self.leave_interrupted(effects);
+        }
+    }
+
+    /// Goes because of a signal; what the coordinator has not been told of the last batch is said before.
+    pub(crate) fn leave_interrupted(&mut self, effects: &mut Vec<Effect>) {
+        if self.leaving.is_some() {
+            return;
+        }
+        if self.asking.has_result() && self.is_registered(COORDINATOR) {
+            self.ask(self.clock, effects);
+        }
+        let unfinished =
+            self.cycle.pushing.as_ref().map(|pushing| Outcome::Unfinished { batch: pushing.batch });
+        self.leave(unfinished.unwrap_or(Outcome::Interrupted), Ok(()), effects);
     }
 
     /// Gives up, and says why.
@@ -42,7 +80,9 @@ impl Worker {
         if self.leaving.is_none() {
             let text = Text::new(error.to_string());
             let outcome = match error {
-                WorkerError::BadGradient { .. } | WorkerError::BadSum { .. } => Outcome::BadGradient(text),
+                WorkerError::BadGradient { .. }
+                | WorkerError::BadSum { .. }
+                | WorkerError::BeyondNorm { .. } => Outcome::BadGradient(text),
                 _ => Outcome::Failed(text),
             };
             self.leave(outcome, Err(error), effects);

@@ -13,7 +13,7 @@
 //! In an allreduce ([`GroupSettings`]) there is no work to ask for and nothing to push: see `group`.
 //!
 //! Read in this order: [`Event`], [`Effect`], `worker` (routing), `session`, `join`, `work`, `iteration`, `overtaken`,
-//! `push`, `evaluation`, `group`, `leave`, `waits`, and `ledger` and `record` for what is measured.
+//! `push`, `steps`, `place`, `evaluation`, `group`, `leave`, `waits`, and `ledger` and `record` for what is measured.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -29,10 +29,12 @@ mod leave;
 mod ledger;
 mod notice;
 mod overtaken;
+mod place;
 mod push;
 mod record;
 mod session;
 mod settings;
+mod steps;
 mod waits;
 mod work;
 mod worker;

@@ -7,6 +7,7 @@ use slackline_core::collective::Topology;
 use slackline_core::ids::{
     BatchIndex, Clock, Generation, Incarnation, Sequence, ServerId, ShardId, WorkerId,
 };
+use slackline_core::wire::Guarded;
 
 /// Shards that are named in one line; of more, the number is told.
 const SHARDS_NAMED_MAX: usize = 4;
@@ -26,6 +27,10 @@ pub enum WaitKind {
     Snapshots,
     /// Answers to pushes.
     Answers,
+    /// That the other shards have their pieces of a step, as this server's shards have.
+    Steps,
+    /// That it knows which shards it has, and has their values.
+    Readiness,
     /// Work.
     Work,
     /// To be put into a group with the other workers of an allreduce.
@@ -103,6 +108,39 @@ pub enum Notice {
         /// The server that found it; none if the worker did.
         found_by: Option<ServerId>,
     },
+    /// A guard of a server left a part of a gradient out.
+    Guarded {
+        /// Which worker.
+        worker: WorkerId,
+        /// Iterations it had completed.
+        clock: Clock,
+        /// Number of the push.
+        sequence: Sequence,
+        /// The shard that left it out.
+        shard: ShardId,
+        /// The first and the last tensor of which the shard has keys.
+        tensors: (String, String),
+        /// Which guard.
+        guard: Guarded,
+        /// The shard's server.
+        server: ServerId,
+    },
+    /// A shard has moved to another server; what it had not answered goes there.
+    Moved {
+        /// Which.
+        shard: ShardId,
+        /// The server that answered for it before.
+        from: ServerId,
+        /// The server that does now.
+        to: ServerId,
+        /// The generation of its primary.
+        generation: Generation,
+    },
+    /// A server is another process than before; the worker registers again, and what has no answer is sent again.
+    Restarted {
+        /// Which server.
+        server: ServerId,
+    },
     /// Something takes long.
     Waiting {
         /// For what.
@@ -113,6 +151,8 @@ pub enum Notice {
         shards: Vec<ShardId>,
         /// For how long already.
         waited: Duration,
+        /// When anything came from the server last; none while the worker is not registered there.
+        heard: Option<Duration>,
     },
     /// Other workers of an allreduce take long.
     WaitingForPeers {
@@ -157,6 +197,8 @@ impl fmt::Display for WaitKind {
             Self::Pulls => "values from",
             Self::Snapshots => "values to evaluate from",
             Self::Answers => "answers to pushes from",
+            Self::Steps => "the other shards' pieces of a step, beside those of",
+            Self::Readiness => "its shards and their values to be ready at",
             Self::Work => "work from",
             Self::Group => "being put into a group by",
         })
@@ -199,7 +241,33 @@ impl fmt::Display for Notice {
                 found_by.map_or(Ok(()), |server| write!(f, ", found by {server}"))?;
                 f.write_str("; it is left out")
             }
-            Self::Waiting { what, server, shards, waited } => {
+            Self::Guarded { worker, clock, sequence, shard, tensors: (first, last), guard, server } => {
+                let why = match guard {
+                    Guarded::Norm => "is beyond guard.norm_max; it is left out",
+                    Guarded::Rate => "came beyond guard.pushes_per_s; it is left out and computed again",
+                };
+                write!(
+                    f,
+                    "the gradient of {worker} at {clock} ({sequence}) for {shard} of {server} (tensor {first}"
+                )?;
+                if first != last {
+                    write!(f, " to {last}")?;
+                }
+                write!(f, ") {why}")
+            }
+            Self::Moved { shard, from, to, generation } => {
+                write!(
+                    f,
+                    "{shard} has moved from {from} to {to} ({generation}); what it has not answered goes there"
+                )
+            }
+            Self::Restarted { server } => {
+                write!(
+                    f,
+                    "{server} was restarted; registering again, and what it has not answered goes there again"
+                )
+            }
+            Self::Waiting { what, server, shards, waited, heard } => {
                 write!(f, "waiting for {what} {server} for {:.1} s", waited.as_secs_f64())?;
                 let (named, unnamed) = shards.split_at(shards.len().min(SHARDS_NAMED_MAX));
                 if let Some((first, rest)) = named.split_first() {
@@ -210,7 +278,10 @@ impl fmt::Display for Notice {
                     }
                     f.write_str(")")?;
                 }
-                Ok(())
+                match heard {
+                    Some(heard) => write!(f, ", last heard {:.1} s ago", heard.as_secs_f64()),
+                    None => Ok(()),
+                }
             }
             Self::WaitingForPeers { what, generation, waited } => {
                 write!(f, "waiting for {what} ({generation}) for {:.1} s", waited.as_secs_f64())

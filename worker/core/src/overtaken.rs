@@ -33,7 +33,7 @@ impl Worker {
         else {
             return;
         };
-        let Some((server, _)) = self.shards.get(&shard).copied() else { return };
+        let Some(server) = self.shards.get(&shard).map(|home| home.server) else { return };
         let Some(pull) = iteration.pulls.get_mut(&shard) else { return };
         let Some(Served { minimum: seen, .. }) = pull.served else { return };
         self.request_last += 1;
@@ -46,8 +46,8 @@ impl Worker {
 
     /// Fresher values have arrived: of use unless the computing has begun.
     pub(crate) fn on_fresher(&mut self, shard: ShardId, served: &Served, effects: &mut Vec<Effect>) {
-        if let Some((_, keys)) = self.shards.get(&shard) {
-            self.record.counts().bytes_pulled += 4 * keys.len;
+        if let Some(home) = self.shards.get(&shard) {
+            self.record.counts().bytes_pulled += 4 * home.keys.len;
         }
         let Some(iteration) = &mut self.cycle.iteration else { return };
         if !matches!(iteration.phase, Phase::Pulling) {

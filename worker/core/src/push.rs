@@ -1,10 +1,10 @@
 //! The push of an iteration, until every shard has answered it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use slackline_core::consistency::DropReason;
-use slackline_core::ids::{BatchIndex, Moment, Sequence, ServerId, ShardId};
-use slackline_core::wire::{PushOutcome, Pushed, ToServer, TransferHeader, TransferKind};
+use slackline_core::ids::{BatchIndex, Clock, Moment, Sequence, ServerId, ShardId};
+use slackline_core::wire::{Fate, Guarded, PushOutcome, Pushed, ToServer, TransferHeader, TransferKind};
 
 use crate::effect::Effect;
 use crate::error::WorkerError;
@@ -17,9 +17,21 @@ use crate::worker::Worker;
 pub(crate) struct Pushing {
     pub(crate) sequence: Sequence,
     pub(crate) batch: BatchIndex,
+    /// Iterations completed before this one.
+    pub(crate) clock: Clock,
     pub(crate) since: Moment,
-    /// The shards without an answer, with what is sent to them.
-    pub(crate) unanswered: BTreeMap<ShardId, TransferHeader>,
+    /// What is sent to each shard. A shard that has answered can lose that answer with its state, and is sent its part again.
+    headers: BTreeMap<ShardId, TransferHeader>,
+    /// The shards without an answer.
+    pub(crate) unanswered: BTreeSet<ShardId>,
+    /// The shards whose answer was counted: a second one is not.
+    counted: BTreeSet<ShardId>,
+    /// Those of the shards without an answer that have their piece, where steps are whole.
+    pub(crate) staged: BTreeSet<ShardId>,
+    /// All shards have had their pieces.
+    pub(crate) is_committed: bool,
+    /// A shard took it for one out of its window, and was told anew what the worker has been answered.
+    was_out_of_window: bool,
     /// Whether there is a gradient; without one the shards are told that there is nothing.
     pub(crate) has_gradient: bool,
     /// Samples and mean loss, to be counted when it is done.
@@ -70,17 +82,18 @@ impl Worker {
     ) {
         let batch = iteration.batch;
         let samples = gradient.map_or(0, |gradient| gradient.samples);
-        let headers = self.shards.iter().map(|(shard, (_, keys))| {
-            let mut header = self.header(TransferKind::Push, *shard, *keys);
+        let clock = self.clock;
+        let headers = self.shards.iter().map(|(shard, home)| {
+            let mut header = self.header(TransferKind::Push, *shard, home.keys);
             header.sequence = sequence;
-            header.clock = self.clock;
+            header.clock = clock;
             header.version = iteration.version_of(*shard);
             header.batch = batch;
             header.samples = samples;
             (*shard, header)
         });
-        let unanswered: BTreeMap<_, _> = headers.collect();
-        let in_turn = unanswered.keys().filter(|shard| self.is_in_turn(**shard, self.clock)).count() as u64;
+        let headers: BTreeMap<_, _> = headers.collect();
+        let in_turn = headers.keys().filter(|shard| self.is_in_turn(**shard, clock)).count() as u64;
         let counts = self.record.counts();
         counts.pushes_sent += in_turn;
         if gradient.is_none() {
@@ -97,8 +110,14 @@ impl Worker {
         self.cycle.pushing = Some(Pushing {
             sequence,
             batch,
+            clock,
             since: self.now,
-            unanswered,
+            unanswered: headers.keys().copied().collect(),
+            headers,
+            counted: BTreeSet::new(),
+            staged: BTreeSet::new(),
+            is_committed: false,
+            was_out_of_window: false,
             has_gradient: gradient.is_some(),
             samples,
             loss: gradient.map_or(0.0, |gradient| gradient.loss),
@@ -107,23 +126,19 @@ impl Worker {
             is_taken: false,
         });
         self.ledger.begin_phases();
-        for server in self.servers() {
-            self.resume_pushes(server, effects);
-        }
+        let shards: Vec<_> = self.shards.keys().copied().collect();
+        self.resume_pushes(&shards, effects);
         self.complete_if_answered(effects);
     }
 
-    /// Sends the pushes that one server has not answered, if it is registered.
-    pub(crate) fn resume_pushes(&mut self, server: ServerId, effects: &mut Vec<Effect>) {
-        if !self.is_registered(server) {
-            return;
-        }
+    /// Sends the pushes that these shards have not answered, as far as their servers can be reached.
+    pub(crate) fn resume_pushes(&mut self, shards: &[ShardId], effects: &mut Vec<Effect>) {
         let Some(pushing) = &self.cycle.pushing else { return };
         let has_gradient = pushing.has_gradient;
-        let here = |shard: &ShardId| self.shards.get(shard).is_some_and(|(owner, _)| *owner == server);
-        let headers: Vec<_> =
-            pushing.unanswered.iter().filter(|(shard, _)| here(shard)).map(|(_, header)| *header).collect();
-        for header in headers {
+        let open = shards.iter().filter(|shard| pushing.unanswered.contains(shard));
+        let headers =
+            open.filter_map(|shard| Some((self.ready_server_of(*shard)?, *pushing.headers.get(shard)?)));
+        for (server, header) in headers.collect::<Vec<_>>() {
             if has_gradient && self.is_in_turn(header.shard, header.clock) {
                 self.record.counts().bytes_pushed += header.payload_bytes();
                 effects.push(Effect::SendPush { server, header });
@@ -132,6 +147,22 @@ impl Worker {
                 self.send(server, ToServer::PushNothing { shard, sequence, clock }, effects);
             }
         }
+    }
+
+    /// A shard has perhaps lost what it was sent and what it said.
+    pub(crate) fn reopen_push(&mut self, shard: ShardId) {
+        if let Some(pushing) = &mut self.cycle.pushing
+            && pushing.headers.contains_key(&shard)
+        {
+            pushing.unanswered.insert(shard);
+            pushing.staged.remove(&shard);
+        }
+    }
+
+    /// The last push that every shard has answered.
+    pub(crate) fn answered(&self) -> Sequence {
+        let last = self.cycle.sequence;
+        if self.cycle.pushing.is_some() { Sequence(last.0.saturating_sub(1)) } else { last }
     }
 
     /// A gradient that is not finite, found here or by a server: named, and an error if the run is to stop
@@ -144,8 +175,7 @@ impl Worker {
         effects: &mut Vec<Effect>,
     ) -> Result<(), WorkerError> {
         let worker = self.member.unwrap_or_default().worker;
-        let pushed = self.cycle.pushing.as_ref().and_then(|pushing| pushing.unanswered.values().next());
-        let clock = pushed.map_or(self.clock, |header| header.clock);
+        let clock = self.cycle.pushing.as_ref().map_or(self.clock, |pushing| pushing.clock);
         let tensor = self.settings.layout.tensor_of(key);
         let tensor = tensor.map_or_else(|| "unknown".to_owned(), |tensor| tensor.path.clone());
         if self.settings.stop_on_bad_gradient {
@@ -163,30 +193,54 @@ impl Worker {
         effects: &mut Vec<Effect>,
     ) -> Result<(), WorkerError> {
         let Pushed { shard, sequence, .. } = pushed;
-        if self.shards.get(&shard).is_none_or(|(owner, _)| *owner != server) {
-            return Err(WorkerError::OutOfPlace { server, what: "an answer for a shard of another server" });
+        if !self.answers_for(server, shard, "an answer for a shard that does not exist")? {
+            return Ok(());
         }
         if pushed.outcome == PushOutcome::Fenced {
             self.fence(server, effects);
             return Ok(());
         }
         self.record.counts().pushes_duplicate += u64::from(pushed.duplicate);
-        let is_open =
-            self.cycle.pushing.as_ref().is_some_and(|pushing| {
-                pushing.sequence == sequence && pushing.unanswered.contains_key(&shard)
-            });
+        let is_open = self
+            .cycle
+            .pushing
+            .as_ref()
+            .is_some_and(|pushing| pushing.sequence == sequence && pushing.unanswered.contains(&shard));
         if !is_open {
             return Ok(());
         }
+        if pushed.outcome == PushOutcome::OutOfWindow {
+            return self.on_out_of_window(server, shard, effects);
+        }
         self.heard_entered(server);
         self.adopt(server, pushed.clock)?;
-        self.ledger.push_held(pushed.held_us);
-        self.take_outcome(server, pushed, effects)?;
+        self.ledger.push_held(pushed.held_us, pushed.busy_us);
+        if self.cycle.pushing.as_mut().is_some_and(|pushing| pushing.counted.insert(shard)) {
+            self.take_outcome(server, pushed, effects)?;
+        }
         if let Some(pushing) = &mut self.cycle.pushing {
             pushing.unanswered.remove(&shard);
+            pushing.staged.remove(&shard);
         }
+        self.commit_if_staged(effects);
         self.complete_if_answered(effects);
         Ok(())
+    }
+
+    /// A shard whose state is of before expects another push, unless it hears what the worker has been answered: with a registration. A
+    /// second time says that there is another reason.
+    fn on_out_of_window(
+        &mut self,
+        server: ServerId,
+        shard: ShardId,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), WorkerError> {
+        let is_first = |pushing: &mut Pushing| !std::mem::replace(&mut pushing.was_out_of_window, true);
+        if self.cycle.pushing.as_mut().is_some_and(is_first) {
+            self.come_again(server, effects);
+            return Ok(());
+        }
+        Err(WorkerError::PushRefused { server, shard, what: "it is outside the window of pushes" })
     }
 
     fn take_outcome(
@@ -223,12 +277,52 @@ impl Worker {
                 counts.dropped_not_finite += 1;
                 self.meet_bad_gradient(sequence, key, Some(server), effects)?;
             }
-            PushOutcome::OutOfWindow => return refused("it is outside the window of pushes"),
+            PushOutcome::Guarded(guard) => {
+                counts.pushes_dropped += 1;
+                counts.dropped_guarded += 1;
+                self.meet_guard(server, shard, guard, effects);
+                if guard == Guarded::Norm && self.settings.stop_on_norm {
+                    let worker = self.member.unwrap_or_default().worker;
+                    let pushing = self.cycle.pushing.as_ref();
+                    let clock = pushing.map_or(self.clock, |pushing| pushing.clock);
+                    let sequence = pushed.sequence;
+                    return Err(WorkerError::BeyondNorm { worker, clock, sequence, shard });
+                }
+            }
             PushOutcome::WrongKeys => return refused("its keys are not the shard's"),
-            // What has nothing was counted when it was sent; the fence was dealt with before.
-            PushOutcome::Nothing | PushOutcome::Fenced => {}
+            // What has nothing was counted when it was sent; the others were dealt with before.
+            PushOutcome::Nothing | PushOutcome::Fenced | PushOutcome::OutOfWindow => {}
         }
         Ok(())
+    }
+
+    /// A guard of a server has left a shard's part out. One beyond the largest norm would be so again; one that came too often is
+    /// computed again, like one that came too late.
+    fn meet_guard(&mut self, server: ServerId, shard: ShardId, guard: Guarded, effects: &mut Vec<Effect>) {
+        let worker = self.member.unwrap_or_default().worker;
+        let Some(pushing) = &mut self.cycle.pushing else { return };
+        pushing.is_dropped |= guard == Guarded::Rate;
+        let (clock, sequence) = (pushing.clock, pushing.sequence);
+        let is_told = self
+            .guard_told
+            .is_some_and(|(told, when)| told == guard && self.now.since(when) < self.settings.wait_report);
+        if is_told {
+            return;
+        }
+        self.guard_told = Some((guard, self.now));
+        let keys = self.shards.get(&shard).map(|home| home.keys).unwrap_or_default();
+        let name = |key| self.settings.layout.tensor_of(key).map(|tensor| tensor.path.clone());
+        let (first, last) = (name(keys.start), name(keys.end().saturating_sub(1)));
+        let tensors = (first.unwrap_or_default(), last.unwrap_or_default());
+        effects.push(Effect::Notice(Notice::Guarded {
+            worker,
+            clock,
+            sequence,
+            shard,
+            tensors,
+            guard,
+            server,
+        }));
     }
 
     /// When every shard has answered, the iteration is over and its batch is to be reported.
@@ -243,10 +337,10 @@ impl Worker {
         let counts = self.record.counts();
         counts.iterations += 1;
         if pushing.is_dropped && !pushing.is_taken {
-            self.asking.returned = Some(pushing.batch);
+            self.asking.settle(pushing.batch, pushing.clock, Fate::Returned);
         } else {
-            self.asking.done = Some(pushing.batch);
-            self.asking.compute_us = pushing.compute_us;
+            let compute_us = pushing.compute_us;
+            self.asking.settle(pushing.batch, pushing.clock, Fate::Done { compute_us });
             if pushing.has_gradient && pushing.loss.is_finite() {
                 counts.samples += u64::from(pushing.samples);
                 counts.loss_sum += pushing.loss * f64::from(pushing.samples);

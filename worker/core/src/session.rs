@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use slackline_core::config::timers::{RENEWALS, RETRIES};
 use slackline_core::ids::{Clock, Moment, ServerId};
 use slackline_core::wire::{PROTOCOL, ToServer};
 
@@ -42,7 +43,7 @@ pub(crate) struct Session {
     pub(crate) state: State,
     /// When `state` was entered; while the server is not reached, when that began.
     pub(crate) since: Moment,
-    /// The process that the worker has registered with.
+    /// The process that the worker has registered with last.
     boot: Option<u64>,
     /// The process that greeted last.
     greeted_by: Option<u64>,
@@ -57,6 +58,12 @@ pub(crate) struct Session {
     last_renewed: Moment,
     /// Renewals sent, and those of them that are answered.
     renewals: (u64, u64),
+    /// Registrations that were sent over a session that was registered already, and are not answered.
+    pub(crate) registrations: u32,
+    /// Since when the server answers that it is not ready.
+    pub(crate) unready: Option<Moment>,
+    /// Since when it has had no values where there must be some.
+    pub(crate) empty: Option<Moment>,
     last_failure: String,
     /// When that failure was told.
     failure_told: Option<Moment>,
@@ -77,6 +84,9 @@ impl Session {
             last_heard: now,
             last_renewed: now,
             renewals: (0, 0),
+            registrations: 0,
+            unready: None,
+            empty: None,
             last_failure: "no answer".into(),
             failure_told: None,
             entering: None,
@@ -116,10 +126,12 @@ impl Session {
     }
 
     /// Makes another attempt: at once when the session had been good, else after a growing wait.
-    pub(crate) fn retry(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+    pub(crate) fn retry(&mut self, settings: &Settings, now: Moment, effects: &mut Vec<Effect>) {
         let since = if self.is_searching() { self.since } else { now };
         let wait = self.delay;
-        self.delay = (wait * 2).clamp(RETRY_FIRST, RETRY_LONGEST);
+        // A server that comes back within a lease should be found within it.
+        let longest = RETRY_LONGEST.min(settings.lease / RETRIES).max(RETRY_FIRST);
+        self.delay = (wait * 2).clamp(RETRY_FIRST, longest);
         self.turn(State::Backoff { until: now.after(wait) }, since);
         self.connect_if_due(now, effects);
     }
@@ -141,7 +153,7 @@ impl Session {
             effects.push(Effect::Disconnect { server: self.server });
         }
         self.turn(State::Closed, now);
-        self.entering = None;
+        (self.entering, self.unready, self.empty) = (None, None, None);
     }
 
     /// The connection stands; the server speaks first.
@@ -174,32 +186,51 @@ impl Session {
         self.renewals.1 > mark
     }
 
-    /// An attempt failed. The same failure is told again only when some time has passed.
+    /// An attempt failed. The same failure is told again only when some time has passed, and of a server that is not needed never.
     pub(crate) fn failed(
         &mut self,
-        reason: String,
+        (reason, is_needed): (String, bool),
         settings: &Settings,
         now: Moment,
         effects: &mut Vec<Effect>,
     ) {
         if self.state == State::Connecting {
             let told = self.failure_told.filter(|_| self.last_failure == reason);
-            if told.is_none_or(|told| now.since(told) >= settings.wait_report) {
+            if told.is_none_or(|told| is_needed && now.since(told) >= settings.wait_report) {
                 self.failure_told = Some(now);
                 self.last_failure.clone_from(&reason);
                 effects.push(Effect::Notice(Notice::ConnectFailed { server: self.server, reason }));
             }
-            self.retry(now, effects);
+            self.retry(settings, now, effects);
         }
     }
 
-    /// Checks the server's first message.
+    /// The server answers, and will not have the worker yet: it is asked again, without a word to the user.
+    pub(crate) fn come_again(&mut self, settings: &Settings, now: Moment, effects: &mut Vec<Effect>) {
+        if self.is_connected() {
+            self.unready.get_or_insert(now);
+            effects.push(Effect::Disconnect { server: self.server });
+            self.retry(settings, now, effects);
+        }
+    }
+
+    /// Whether the worker has ever been registered there.
+    pub(crate) const fn was_registered(&self) -> bool {
+        self.boot.is_some()
+    }
+
+    /// Time since anything came from the server.
+    pub(crate) const fn silence(&self, now: Moment) -> Duration {
+        now.since(self.last_heard)
+    }
+
+    /// Checks the server's first message. Returns whether it is another process than the worker was registered with.
     pub(crate) fn welcome(
         &mut self,
         protocol: u32,
         answered: ServerId,
         boot: u64,
-    ) -> Result<(), WorkerError> {
+    ) -> Result<bool, WorkerError> {
         let server = self.server;
         if protocol != PROTOCOL {
             return Err(WorkerError::Protocol { server, theirs: protocol });
@@ -207,11 +238,8 @@ impl Session {
         if answered != server {
             return Err(WorkerError::WrongServer { server, answered });
         }
-        if self.boot.is_some_and(|before| before != boot) {
-            return Err(WorkerError::Restarted { server });
-        }
         self.greeted_by = Some(boot);
-        Ok(())
+        Ok(self.boot.is_some_and(|before| before != boot))
     }
 
     /// The join was sent.
@@ -227,20 +255,22 @@ impl Session {
     /// The server has registered the worker. Returns whether it had been registered there before.
     pub(crate) fn registered(&mut self, now: Moment) -> bool {
         self.turn(State::Registered, now);
+        (self.unready, self.empty, self.registrations) = (None, None, 0);
         (self.last_renewed, self.failure_told) = (now, None);
         self.delay = Duration::ZERO;
         self.boot.replace(self.greeted_by.unwrap_or_default()).is_some()
     }
 
-    /// What time brings: an attempt, the end of patience, a sign of life.
+    /// What time brings: an attempt, the end of patience (where it has one), a sign of life.
     pub(crate) fn tick(
         &mut self,
         settings: &Settings,
+        patience: Option<Duration>,
         now: Moment,
         effects: &mut Vec<Effect>,
     ) -> Result<(), WorkerError> {
         self.connect_if_due(now, effects);
-        if self.is_searching() && now.since(self.since) >= settings.connect_timeout {
+        if self.is_searching() && patience.is_some_and(|patience| now.since(self.since) >= patience) {
             return Err(WorkerError::Unreachable {
                 server: self.server,
                 waited: now.since(self.since),
@@ -248,7 +278,7 @@ impl Session {
             });
         }
         if self.awaits_answers() && now.since(self.last_heard) >= settings.lease {
-            self.give_up(now, effects);
+            self.give_up(settings, now, effects);
         } else if self.is_registered() && self.renewal_due(settings) <= now {
             self.renew(now, effects);
         }
@@ -270,26 +300,26 @@ impl Session {
     /// A renewal goes out when the server has not heard the worker, and also when the worker has not heard the server: its answer
     /// is then the only sign of life.
     fn renewal_due(&self, settings: &Settings) -> Moment {
-        self.last_sent.min(self.last_heard.max(self.last_renewed)).after(settings.lease / 3)
+        self.last_sent.min(self.last_heard.max(self.last_renewed)).after(settings.lease / RENEWALS)
     }
 
     /// The connection seems to stand, but the transport can take very long to learn that it does not: after a process was stopped
     /// for a while it reckons with a round trip as long as that.
-    fn give_up(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+    fn give_up(&mut self, settings: &Settings, now: Moment, effects: &mut Vec<Effect>) {
         let (server, silent) = (self.server, now.since(self.last_heard));
         effects.push(Effect::Notice(Notice::Silent { server, silent }));
         effects.push(Effect::Disconnect { server });
-        self.retry(now, effects);
+        self.retry(settings, now, effects);
     }
 
     /// When the next tick is needed.
-    pub(crate) fn deadline(&self, settings: &Settings) -> Option<Moment> {
-        let patience = self.since.after(settings.connect_timeout);
+    pub(crate) fn deadline(&self, settings: &Settings, patience: Option<Duration>) -> Option<Moment> {
+        let patience = patience.map(|patience| self.since.after(patience));
         match self.state {
             State::Closed => None,
             State::Joining | State::Registering => Some(self.last_heard.after(settings.lease)),
-            State::Backoff { until } => Some(until.min(patience)),
-            State::Connecting | State::Greeting => Some(patience),
+            State::Backoff { until } => Some(patience.map_or(until, |patience| until.min(patience))),
+            State::Connecting | State::Greeting => patience,
             State::Registered => Some(self.renewal_due(settings).min(self.last_heard.after(settings.lease))),
         }
     }

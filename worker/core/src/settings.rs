@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use slackline_core::config::Steps;
 use slackline_core::layout::Layout;
 use slackline_core::partition::Partition;
 
@@ -26,9 +27,14 @@ pub struct Settings {
     pub refreshes: bool,
     /// Parts that the parameters are pushed in, one an iteration in turn; 1 for all of them each time.
     pub fragments: u32,
+    /// Whether the pieces of a step wait for each other.
+    pub steps: Steps,
+    /// Whether shards have copies on other servers: then the worker registers with every server, since a shard can move to any.
+    pub has_copies: bool,
     /// A server that has not heard a worker for so long takes it for dead.
     pub lease: Duration,
-    /// How long a server is looked for before the worker gives up.
+    /// How long a server is looked for before the worker gives up. A server that the worker has been registered with is looked for without
+    /// end, since the coordinator knows whether the run can go on; the coordinator itself is not.
     pub connect_timeout: Duration,
     /// How often a wait is reported.
     pub wait_report: Duration,
@@ -36,6 +42,8 @@ pub struct Settings {
     pub group: Option<GroupSettings>,
     /// Whether a gradient that is not finite stops the run; otherwise it is dropped and counted.
     pub stop_on_bad_gradient: bool,
+    /// Whether a gradient beyond the largest norm stops the run.
+    pub stop_on_norm: bool,
 }
 
 /// What a worker of an allreduce must know besides.

@@ -8,7 +8,7 @@ use crate::effect::Effect;
 use crate::evaluation::Evaluation;
 use crate::iteration::OpenPull;
 use crate::notice::{Notice, PeerWait, WaitKind};
-use crate::session::State;
+use crate::session::{Session, State};
 use crate::worker::{COORDINATOR, Worker};
 
 /// What is waited for.
@@ -39,6 +39,18 @@ fn add(waits: &mut Waits, subject: Subject, since: Moment, shard: Option<ShardId
     wait.shards.extend(shard);
 }
 
+/// What a session waits for before it speaks for the worker, and since when.
+fn waited_for(session: &Session) -> Option<(WaitKind, Moment)> {
+    let kind = match session.state {
+        State::Closed | State::Registered => return None,
+        _ if session.unready.is_some() => WaitKind::Readiness,
+        State::Backoff { .. } | State::Connecting | State::Greeting => WaitKind::Connection,
+        State::Joining => WaitKind::Join,
+        State::Registering => WaitKind::Registration,
+    };
+    Some((kind, session.unready.unwrap_or(session.since)))
+}
+
 impl Worker {
     /// Reports the waits that have lasted, each once an interval.
     pub(crate) fn report_waits(&mut self, effects: &mut Vec<Effect>) {
@@ -50,7 +62,11 @@ impl Worker {
                 self.waits_reported.insert(subject, self.now);
                 let waited = self.now.since(since);
                 effects.push(Effect::Notice(match subject {
-                    Subject::Server(server, what) => Notice::Waiting { what, server, shards, waited },
+                    Subject::Server(server, what) => {
+                        let heard = self.sessions.get(&server).filter(|session| session.is_registered());
+                        let heard = heard.map(|session| session.silence(self.now));
+                        Notice::Waiting { what, server, shards, waited, heard }
+                    }
                     Subject::Gradient(batch) => Notice::Computing { batch, lasted: waited },
                     Subject::Peers(generation, what) => Notice::WaitingForPeers { what, generation, waited },
                 }));
@@ -73,13 +89,12 @@ impl Worker {
             return waits;
         }
         for (server, session) in &self.sessions {
-            let kind = match session.state {
-                State::Backoff { .. } | State::Connecting | State::Greeting => WaitKind::Connection,
-                State::Joining => WaitKind::Join,
-                State::Registering => WaitKind::Registration,
-                State::Closed | State::Registered => continue,
-            };
-            add(&mut waits, Subject::Server(*server, kind), session.since, None);
+            let Some((kind, since)) = waited_for(session).filter(|_| self.needs(*server)) else { continue };
+            add(&mut waits, Subject::Server(*server, kind), since, None);
+            // All of them wait, whatever they are wanted for.
+            for shard in self.shards_on(*server) {
+                add(&mut waits, Subject::Server(*server, kind), since, Some(shard));
+            }
         }
         if let Some((batch, since)) = self.cycle.computing() {
             add(&mut waits, Subject::Gradient(batch), since, None);
@@ -91,8 +106,10 @@ impl Worker {
             self.add_pulls(&mut waits, WaitKind::Snapshots, pulls);
         }
         if let Some(pushing) = &self.cycle.pushing {
-            for shard in pushing.unanswered.keys() {
-                self.add_shard(&mut waits, WaitKind::Answers, *shard, pushing.since);
+            for shard in &pushing.unanswered {
+                let is_staged = pushing.staged.contains(shard) && !pushing.is_committed;
+                let kind = if is_staged { WaitKind::Steps } else { WaitKind::Answers };
+                self.add_shard(&mut waits, kind, *shard, pushing.since);
             }
         }
         self.add_group(&mut waits);
@@ -128,10 +145,8 @@ impl Worker {
 
     /// A shard is only named when its server can be asked; otherwise the connection is what is waited for.
     fn add_shard(&self, waits: &mut Waits, kind: WaitKind, shard: ShardId, since: Moment) {
-        if let Some((server, _)) = self.shards.get(&shard)
-            && self.is_registered(*server)
-        {
-            add(waits, Subject::Server(*server, kind), since, Some(shard));
+        if let Some(server) = self.ready_server_of(shard) {
+            add(waits, Subject::Server(server, kind), since, Some(shard));
         }
     }
 }

@@ -7,7 +7,8 @@
 use std::collections::VecDeque;
 
 use slackline_core::ids::{BatchIndex, Clock, Moment, ServerId};
-use slackline_core::wire::{Ask, ToServer, Work};
+use slackline_core::limits::ASK_RESULTS_MAX;
+use slackline_core::wire::{Ask, BatchResult, Fate, ToServer, Work};
 
 use crate::effect::Effect;
 use crate::error::WorkerError;
@@ -34,12 +35,13 @@ pub(crate) struct Asking {
     /// Renewals that had gone to the coordinator before the last ask.
     mark: u64,
     queue: VecDeque<Queued>,
-    /// A batch whose every push was answered, not reported yet.
-    pub(crate) done: Option<BatchIndex>,
-    /// Microseconds that the gradient of the batch that is done took.
-    pub(crate) compute_us: u64,
-    /// A batch that must be done again, not reported yet.
-    pub(crate) returned: Option<BatchIndex>,
+    /// What became of the last batches. Every ask says all of these: one that is lost can be replaced by the next, and what only it said
+    /// would never be heard.
+    results: VecDeque<BatchResult>,
+    /// Number of the last result.
+    result_last: u64,
+    /// No ask has said the last result yet.
+    has_result: bool,
     /// Since when there has been nothing to do.
     pub(crate) quiet_since: Option<Moment>,
 }
@@ -57,7 +59,17 @@ impl Asking {
 
     /// Whether a batch is to be reported.
     pub(crate) const fn has_result(&self) -> bool {
-        self.done.is_some() || self.returned.is_some()
+        self.has_result
+    }
+
+    /// A batch is over.
+    pub(crate) fn settle(&mut self, batch: BatchIndex, clock: Clock, fate: Fate) {
+        self.result_last += 1;
+        self.results.push_back(BatchResult { number: self.result_last, batch, clock, fate });
+        while self.results.len() > ASK_RESULTS_MAX {
+            self.results.pop_front();
+        }
+        self.has_result = true;
     }
 
     /// The work to begin next.
@@ -92,10 +104,11 @@ impl Asking {
             .any(|queued| matches!(queued.work, Work::Batch { batch: held, .. } if held == batch))
     }
 
-    /// Whether a batch waits to be begun or to be reported, or is reported as done.
+    /// Whether a batch waits to be begun or to be reported, or was reported as done.
     fn knows(&self, batch: BatchIndex) -> bool {
-        let reported = self.last.as_ref().and_then(|ask| ask.done);
-        self.holds(batch) || [self.done, self.returned, reported].contains(&Some(batch))
+        let is_unsaid = |result: &BatchResult| self.has_result && result.number == self.result_last;
+        let is_over = |result: &BatchResult| result.fate != Fate::Returned || is_unsaid(result);
+        self.holds(batch) || self.results.iter().any(|result| result.batch == batch && is_over(result))
     }
 
     /// A batch that waits has been loaded.
@@ -114,9 +127,8 @@ impl Worker {
         let is_due = self.has_started && self.record.is_due(self.now);
         self.asking.mark = self.coordinator_mark();
         let report = is_due.then(|| self.record.take(self.now, self.ledger.take()));
-        let (done, returned) = (self.asking.done.take(), self.asking.returned.take());
-        let compute_us = std::mem::take(&mut self.asking.compute_us);
-        let ask = Ask { clock, done, returned, compute_us, report };
+        self.asking.has_result = false;
+        let ask = Ask { clock, results: self.asking.results.iter().copied().collect(), report };
         self.asking.last = Some(ask.clone());
         self.asking.answered = false;
         self.send(COORDINATOR, ToServer::Ask(ask), effects);

@@ -1,9 +1,10 @@
 //! The worker: its state, and which part of it an event concerns.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use slackline_core::ids::{BatchIndex, Clock, Incarnation, KeyRange, Moment, ServerId, ShardId, WorkerId};
-use slackline_core::wire::{Evaluated, Refusal, RefusalCode, ToPeer, ToServer};
+use slackline_core::ids::{BatchIndex, Clock, Incarnation, Moment, ServerId, ShardId, WorkerId};
+use slackline_core::wire::{Evaluated, Guarded, Refusal, RefusalCode, ToPeer, ToServer};
 
 use crate::effect::Effect;
 use crate::error::WorkerError;
@@ -14,6 +15,7 @@ use crate::iteration::{Cycle, Gradient};
 use crate::leave::Leaving;
 use crate::ledger::{Category, Ledger};
 use crate::notice::Notice;
+use crate::place::Home;
 use crate::record::Record;
 use crate::session::{Session, State};
 use crate::settings::Settings;
@@ -34,10 +36,10 @@ pub(crate) struct Member {
 #[derive(Clone, Debug)]
 pub struct Worker {
     pub(crate) settings: Settings,
-    /// The shards that have keys, with their servers.
-    pub(crate) shards: BTreeMap<ShardId, (ServerId, KeyRange)>,
+    /// The shards that have keys.
+    pub(crate) shards: BTreeMap<ShardId, Home>,
     pub(crate) now: Moment,
-    /// The coordinator and every server that owns a shard with keys.
+    /// The coordinator, every server that has ever had a shard with keys, and where shards have copies all others too.
     pub(crate) sessions: BTreeMap<ServerId, Session>,
     pub(crate) member: Option<Member>,
     /// What the worker was before its lease ran out.
@@ -60,6 +62,10 @@ pub struct Worker {
     pub(crate) ledger: Ledger,
     pub(crate) record: Record,
     pub(crate) waits_reported: Reported,
+    /// The guard that was told of last, and when.
+    pub(crate) guard_told: Option<(Guarded, Moment)>,
+    /// When the worker was told to end: it completes the step that is on its way first.
+    pub(crate) stopping: Option<Moment>,
     pub(crate) leaving: Option<Leaving>,
     pub(crate) has_exited: bool,
 }
@@ -68,15 +74,18 @@ impl Worker {
     /// A worker that begins with its first [`Event::Tick`], which is due at once.
     #[must_use]
     pub fn new(settings: Settings, now: Moment) -> Self {
-        let owner = |shard| settings.partition.server_of(shard);
-        let shards = settings.partition.shards().map(|(shard, keys)| (shard, (owner(shard), keys)));
+        let partition = &settings.partition;
+        let shards =
+            partition.shards().map(|(shard, keys)| (shard, Home::new(partition.server_of(shard), keys)));
         // In an allreduce the servers hold nothing.
         let shards: BTreeMap<_, _> = shards.filter(|_| settings.group.is_none()).collect();
         let mut coordinator = Session::new(COORDINATOR, now);
         coordinator.want(now);
         let mut sessions = BTreeMap::from([(COORDINATOR, coordinator)]);
-        for (server, _) in shards.values() {
-            sessions.entry(*server).or_insert_with(|| Session::new(*server, now));
+        let copies = 0..if settings.has_copies { partition.server_count() } else { 0 };
+        let owners = shards.values().map(|home: &Home| home.server);
+        for server in owners.chain(copies.map(ServerId)) {
+            sessions.entry(server).or_insert_with(|| Session::new(server, now));
         }
         Self {
             settings,
@@ -97,6 +106,8 @@ impl Worker {
             ledger: Ledger::default(),
             record: Record::new(now),
             waits_reported: Reported::new(),
+            guard_told: None,
+            stopping: None,
             leaving: None,
             has_exited: false,
         }
@@ -116,8 +127,11 @@ impl Worker {
         } else {
             self.route(event, effects).and_then(|()| self.step(effects))
         };
-        if let Err(error) = outcome {
-            self.fail(error, effects);
+        match outcome {
+            // Whoever was told to end does not mind.
+            Err(_) if self.stopping.is_some() => self.leave_interrupted(effects),
+            Err(error) => self.fail(error, effects),
+            Ok(()) => self.leave_if_settled(effects),
         }
         let quiet = self.waits_for_work();
         self.asking.quiet_since = quiet.then(|| self.asking.quiet_since.unwrap_or(self.now));
@@ -133,8 +147,9 @@ impl Worker {
         if let Some(leaving) = &self.leaving {
             return Some(leaving.deadline);
         }
-        let sessions = self.sessions.values().filter_map(|session| session.deadline(&self.settings));
-        sessions.chain(self.wait_deadline()).min()
+        let deadline = |session: &Session| session.deadline(&self.settings, self.patience(session));
+        let sessions = self.sessions.values().filter_map(deadline);
+        sessions.chain(self.wait_deadline()).chain(self.stopping_deadline()).min()
     }
 
     /// The worker's id and incarnation, while it is a member.
@@ -169,15 +184,19 @@ impl Worker {
                 return Err(WorkerError::Connect { server, reason });
             }
             Event::ConnectFailed { server, reason, fatal: false } => {
+                let is_needed = self.needs(server);
                 if let Some(session) = self.sessions.get_mut(&server) {
-                    session.failed(reason, &self.settings, self.now, effects);
+                    session.failed((reason, is_needed), &self.settings, self.now, effects);
                 }
             }
             Event::Lost { server } => self.on_lost(server, effects),
             Event::Message { server, message } => return self.on_message(server, message, effects),
             Event::ValuesArrived { server, shard, request, served } => {
                 self.heard(server);
-                self.on_values(shard, request, served, effects);
+                // What comes from where a shard was before is not taken.
+                if self.shards.get(&shard).is_some_and(|home| home.server == server) {
+                    self.on_values(shard, request, served, effects);
+                }
             }
             Event::BatchLoaded { batch } => self.on_loaded(batch),
             Event::GradientReady { sequence, bad_key, loss, samples } => {
@@ -236,9 +255,15 @@ impl Worker {
             ToPeer::Work(work) if is_registered => self.on_work(server, work, effects),
             ToPeer::Pushed(pushed) if is_registered => self.on_pushed(server, pushed, effects),
             ToPeer::Overtaken { open } if is_registered => {
-                self.on_overtaken(open, effects);
+                if self.owners().contains(&server) {
+                    self.on_overtaken(open, effects);
+                }
                 Ok(())
             }
+            ToPeer::Staged { shard, sequence } if is_registered => {
+                self.on_staged(server, shard, sequence, effects)
+            }
+            ToPeer::Placed(places) if is_registered => self.on_placed(server, places, effects),
             ToPeer::Group(group) if is_registered => self.on_group(server, group, effects),
             ToPeer::Regroup { generation } if is_registered => self.on_regroup(server, generation, effects),
             ToPeer::Refused(refusal) => self.on_refused(server, refusal, effects),
@@ -255,6 +280,9 @@ impl Worker {
             | ToPeer::Overtaken { .. }
             | ToPeer::Group(_)
             | ToPeer::Regroup { .. }
+            | ToPeer::Staged { .. }
+            | ToPeer::Placed(_)
+            | ToPeer::Cluster(_)
             | ToPeer::Status(_)
             | ToPeer::Goodbye => Ok(()),
         }
@@ -269,9 +297,18 @@ impl Worker {
         match self.state_of(server) {
             State::Closed | State::Backoff { .. } | State::Connecting => Ok(()),
             State::Greeting | State::Joining | State::Registering | State::Registered => {
-                if refusal.code == RefusalCode::Fenced {
-                    self.fence(server, effects);
-                    return Ok(());
+                let is_own = self.needs(server);
+                match refusal.code {
+                    RefusalCode::Fenced if is_own => {
+                        self.fence(server, effects);
+                        return Ok(());
+                    }
+                    // A server that was away can have missed what became of its shards, and of the workers.
+                    RefusalCode::NotReady | RefusalCode::Fenced => {
+                        self.come_again(server, effects);
+                        return Ok(());
+                    }
+                    _ => {}
                 }
                 self.on_gone(server, effects);
                 Err(WorkerError::Refused { server, code: refusal.code, text: refusal.text.shown() })
@@ -280,20 +317,25 @@ impl Worker {
     }
 
     fn on_lost(&mut self, server: ServerId, effects: &mut Vec<Effect>) {
+        let is_needed = self.needs(server);
         let Some(session) = self.sessions.get_mut(&server) else { return };
         if session.is_connected() {
             effects.push(Effect::Notice(Notice::Lost { server }));
-            session.retry(self.now, effects);
+            session.retry(&self.settings, self.now, effects);
         } else {
             // It can be lost before it was told to stand: an attempt that failed.
-            session.failed("the connection was lost at once".into(), &self.settings, self.now, effects);
+            let reason = ("the connection was lost at once".into(), is_needed);
+            session.failed(reason, &self.settings, self.now, effects);
         }
     }
 
     fn on_tick(&mut self, sent: u64, received: u64, effects: &mut Vec<Effect>) -> Result<(), WorkerError> {
         self.record.wire_totals(sent, received);
-        for session in self.sessions.values_mut() {
-            session.tick(&self.settings, self.now, effects)?;
+        for server in self.servers() {
+            let patience = self.sessions.get(&server).and_then(|session| self.patience(session));
+            if let Some(session) = self.sessions.get_mut(&server) {
+                session.tick(&self.settings, patience, self.now, effects)?;
+            }
         }
         self.report_waits(effects);
         Ok(())
@@ -322,6 +364,20 @@ impl Worker {
         }
     }
 
+    /// How long a server is looked for: without end where the worker can do without it, and where it was registered before. Whether the
+    /// run can go on without that server's shards is known to the coordinator; if that cannot be reached either, nobody knows.
+    fn patience(&self, session: &Session) -> Option<Duration> {
+        let is_new = !session.was_registered() && self.needs(session.server);
+        (is_new || session.server == COORDINATOR).then_some(self.settings.connect_timeout)
+    }
+
+    /// A server will not have the worker yet.
+    pub(crate) fn come_again(&mut self, server: ServerId, effects: &mut Vec<Effect>) {
+        if let Some(session) = self.sessions.get_mut(&server) {
+            session.come_again(&self.settings, self.now, effects);
+        }
+    }
+
     fn heard(&mut self, server: ServerId) {
         if let Some(session) = self.sessions.get_mut(&server) {
             session.heard(self.now);
@@ -340,12 +396,6 @@ impl Worker {
     /// The servers that the worker has to do with.
     pub(crate) fn servers(&self) -> Vec<ServerId> {
         self.sessions.keys().copied().collect()
-    }
-
-    /// The shards with keys on one server.
-    pub(crate) fn shards_on(&self, server: ServerId) -> impl Iterator<Item = (ShardId, KeyRange)> + '_ {
-        let here = move |(_, (owner, _)): &(&ShardId, &(ServerId, KeyRange))| *owner == server;
-        self.shards.iter().filter(here).map(|(shard, (_, keys))| (*shard, *keys))
     }
 
     /// A server has shown that it knows the worker's entry.

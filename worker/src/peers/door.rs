@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use slackline_core::config::timers::CALLS;
 use slackline_core::ids::Generation;
 use slackline_core::limits::GROUP_COUNT_MAX;
 use slackline_core::wire::{Hello, Stranger};
@@ -29,10 +30,6 @@ const AGAIN_MAX: Duration = Duration::from_millis(500);
 
 /// How long one attempt to connect lasts: longer than what holds up a machine for a moment.
 const ATTEMPT: Duration = Duration::from_secs(5);
-
-/// Attempts to connect, or to be greeted after that, that have time within a lease at least: something is known of the last one when
-/// the time for calling is over.
-const ATTEMPTS_WITHIN_LEASE: u32 = 3;
 
 /// Time between two lines about those who were turned away.
 const SAY_EVERY: Duration = Duration::from_secs(1);
@@ -190,7 +187,8 @@ async fn attempt(
     let named = meeting.named(position);
     let member = meeting.group.members.get(position as usize);
     let address = member.map_or_else(String::new, |member| member.address.shown());
-    let within = lease / ATTEMPTS_WITHIN_LEASE;
+    // Something is known of the last attempt when the time for calling is over.
+    let within = lease / CALLS;
     let connection = connector.connect(&address, ATTEMPT.min(within)).await.map_err(|error| {
         // One that was let in and closed again has met somebody without a place or a group. Whatever else will not have this worker is
         // no worker of this run, for the coordinator has had both.

@@ -18,7 +18,7 @@ use super::circle::{Circle, Line};
 use super::fault::{End, Fault};
 use super::meeting::Acquaintance;
 use super::probe;
-use crate::streams::{self, Outgoing};
+use crate::streams::{self, Backlog, Outgoing};
 
 /// The answer that a measurement waits for: its number, and whom to tell.
 pub(crate) type Awaited = Arc<Mutex<Option<(u64, oneshot::Sender<()>)>>>;
@@ -59,9 +59,10 @@ impl Link {
         let (life, connected) = (inward.clone(), connection.clone());
         let task = tokio::spawn(async move {
             // The first to end takes the others with it: a connection is whole or gone.
+            let backlog = Backlog::default();
             let end = tokio::select! {
                 end = life.clone().read(receiver) => end,
-                error = streams::write(&connected, sender, waiting, network) => {
+                error = streams::write(&connected, sender, waiting, network, &backlog) => {
                     error.map_or(End::Left, |error| End::of_transfer(life.worker, error))
                 }
                 end = life.clone().take_transfers(&connected) => end,

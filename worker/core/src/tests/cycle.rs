@@ -12,9 +12,12 @@ fn two_iterations_on_two_servers() {
     assert_eq!(rig.tick_after(Duration::ZERO), [connect(0)]);
     assert_eq!(rig.greet(0, 70), [send(0, join(None))]);
     let notice = Notice::Joined { worker: ONE, incarnation: FIRST_LIFE, clock: Clock(0) };
-    assert_eq!(rig.hear(0, joined(FIRST_LIFE)), [Effect::Notice(notice), send(0, register(0)), connect(1)]);
+    assert_eq!(
+        rig.hear(0, joined(FIRST_LIFE)),
+        [Effect::Notice(notice), send(0, register(0, 0)), connect(1)]
+    );
     assert_eq!(rig.hear(0, ToPeer::Registered { has_values: false }), [initial(0)]);
-    assert_eq!(rig.greet(1, 71), [send(1, register(0))]);
+    assert_eq!(rig.greet(1, 71), [send(1, register(0, 0))]);
     assert_eq!(rig.hear(1, ToPeer::Registered { has_values: true }), [send(0, ask(0, None))]);
 
     let first = rig.hear(0, batch(0));
@@ -83,7 +86,7 @@ fn a_worker_without_work_finishes_reports_and_enters_again() {
     assert_eq!(again, expected);
     rig.on(Event::BatchLoaded { batch: BatchIndex(3) });
     rig.values(0, 3, 5);
-    assert_eq!(rig.values(1, 4, 5), [compute(2, 3), send(0, ask(10, None))]);
+    assert_eq!(rig.values(1, 4, 5), [compute(2, 3), send(0, ask(10, Some(0)))]);
     assert_eq!(rig.gradient(2, None), [push(0, 2, 9, 5, 3), push(1, 2, 9, 5, 3)]);
 }
 
@@ -167,7 +170,7 @@ fn a_server_without_keys_is_left_alone_unless_it_coordinates() {
     rig.tick_after(Duration::ZERO);
     rig.greet(0, 70);
     let joined = rig.hear(0, joined(FIRST_LIFE));
-    assert_eq!(joined[1..], [send(0, register(0)), connect(2)]);
+    assert_eq!(joined[1..], [send(0, register(0, 0)), connect(2)]);
     assert_eq!(rig.hear(0, ToPeer::Registered { has_values: false }), []);
     rig.greet(2, 72);
     assert_eq!(rig.hear(2, ToPeer::Registered { has_values: true }), [send(0, ask(0, None))]);

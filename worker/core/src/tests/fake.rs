@@ -1,13 +1,14 @@
 //! Fake servers, a network that delivers in any order it may, and a shell that computes nothing.
 //!
 //! Control messages of one connection keep their order, both ways; transfers, and what the shell does, come
-//! in any order. A lost connection loses everything that was under way on it.
+//! in any order. A lost connection loses everything that was under way on it. A server can be another process from one moment to the
+//! next, and a shard can move to another server; what it knows goes along, or is what it knew at some moment before.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
-use slackline_core::consistency::DropReason;
 use slackline_core::wire::{Refusal, RefusalCode, Text};
 
+use super::fake_servers::{Coordinator, FakeShard, Server};
 use super::*;
 
 /// A stream of choices that follows from its seed (Marsaglia's xorshift).
@@ -27,75 +28,57 @@ impl Dice {
 }
 
 /// How likely each mishap is, in thousandths of a step.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Mishaps {
     pub(crate) losses: usize,
     pub(crate) fences: usize,
     pub(crate) bad_gradients: usize,
     pub(crate) drops: usize,
-}
-
-/// One fake server.
-#[derive(Default)]
-struct Server {
-    towards: VecDeque<ToServer>,
-    from: VecDeque<ToPeer>,
-    transfers_towards: Vec<TransferHeader>,
-    values_from: Vec<(ShardId, u64)>,
-    pulls: Vec<Pull>,
-    registered: Option<Incarnation>,
-    has_values: BTreeSet<ShardId>,
-    is_active: bool,
-    answers: BTreeMap<(ShardId, Sequence), Pushed>,
-}
-
-impl Server {
-    fn cut(&mut self) {
-        (self.towards, self.from) = Default::default();
-        (self.transfers_towards, self.values_from, self.pulls) = Default::default();
-        self.registered = None;
-    }
-}
-
-/// What the coordinator keeps.
-#[derive(Default)]
-struct Coordinator {
-    pending: VecDeque<BatchIndex>,
-    out: BTreeSet<BatchIndex>,
-    last: Option<(Ask, Work)>,
-    is_idle: bool,
-    measured: bool,
-    incarnation: u64,
+    /// A server is another process; its shards know all that they knew.
+    pub(crate) restarts: usize,
+    /// A server is another process; its shards know what they knew before.
+    pub(crate) restores: usize,
+    /// A shard moves and knows all that it knew.
+    pub(crate) moves: usize,
+    /// A registration is refused for now.
+    pub(crate) unready: usize,
 }
 
 pub(crate) struct World {
-    rig: Rig,
-    dice: Dice,
-    mishaps: Mishaps,
-    servers: Vec<Server>,
-    coordinator: Coordinator,
+    pub(crate) rig: Rig,
+    pub(crate) dice: Dice,
+    pub(crate) mishaps: Mishaps,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) shards: BTreeMap<ShardId, FakeShard>,
+    pub(crate) coordinator: Coordinator,
     /// What the shell will report.
     local: Vec<Event>,
     loaded: BTreeSet<BatchIndex>,
     is_computing: bool,
     held_gradients: BTreeSet<Sequence>,
-    expected: BTreeMap<(ShardId, bool), u64>,
+    pub(crate) expected: BTreeMap<(ShardId, bool), u64>,
     /// How often each batch was reported as done.
     pub(crate) done: BTreeMap<BatchIndex, u32>,
     pub(crate) exit: Option<Result<(), crate::WorkerError>>,
     pub(crate) fences: u32,
+    /// Some shard has forgotten something.
+    pub(crate) has_forgotten: bool,
 }
 
 impl World {
     pub(crate) fn new(settings: Settings, batches: u64, seed: u64, mishaps: Mishaps) -> Self {
-        let servers = (0..settings.partition.server_count()).map(|_| Server::default()).collect();
+        let partition = &settings.partition;
+        let servers = (0..partition.server_count()).map(|_| Server::default()).collect();
+        let home = |shard| partition.server_of(shard).0 as usize;
+        let shards = partition.shards().map(|(shard, _)| (shard, FakeShard::new(home(shard)))).collect();
         let pending = (0..batches).map(BatchIndex).collect();
         Self {
             rig: Rig::new(settings),
             dice: Dice::new(seed),
             mishaps,
             servers,
-            coordinator: Coordinator { pending, incarnation: 1, ..Coordinator::default() },
+            shards,
+            coordinator: Coordinator::new(pending),
             local: Vec::new(),
             loaded: BTreeSet::new(),
             is_computing: false,
@@ -104,10 +87,11 @@ impl World {
             done: BTreeMap::new(),
             exit: None,
             fences: 0,
+            has_forgotten: false,
         }
     }
 
-    fn happens(&mut self, thousandths: usize) -> bool {
+    pub(crate) fn happens(&mut self, thousandths: usize) -> bool {
         self.dice.below(1000) < thousandths
     }
 
@@ -125,15 +109,8 @@ impl World {
     fn step(&mut self) {
         self.rig.after_us(37);
         let server = self.dice.below(self.servers.len());
-        let (losses, fences) = (self.mishaps.losses, self.mishaps.fences);
-        if self.servers[server].registered.is_some() {
-            if self.happens(losses) {
-                self.servers[server].cut();
-                return self.tell(Event::Lost { server: ServerId(server as u32) });
-            }
-            if self.happens(fences) {
-                self.expel();
-            }
+        if self.servers[server].registered.is_some() && self.misfortune(server) {
+            return;
         }
         let mut choices: Vec<(usize, u8)> = Vec::new();
         for (index, server) in self.servers.iter().enumerate() {
@@ -166,6 +143,32 @@ impl World {
         }
     }
 
+    /// What can happen to a server. True if it cost the connection.
+    fn misfortune(&mut self, server: usize) -> bool {
+        let Mishaps { losses, fences, restarts, restores, moves, .. } = self.mishaps;
+        let (is_restart, is_restore) = (self.happens(restarts), self.happens(restores));
+        if is_restart || is_restore {
+            self.servers[server].boot += 1;
+            let here: Vec<_> = self.shards.values_mut().filter(|shard| shard.home == server).collect();
+            if is_restore {
+                here.into_iter().for_each(FakeShard::forget);
+                self.has_forgotten = true;
+            }
+        }
+        if self.happens(moves) {
+            self.move_a_shard();
+        }
+        if is_restart || is_restore || self.happens(losses) {
+            self.servers[server].cut();
+            self.tell(Event::Lost { server: ServerId(server as u32) });
+            return true;
+        }
+        if self.happens(fences) {
+            self.expel();
+        }
+        false
+    }
+
     /// Nothing is under way: time passes.
     fn wait(&mut self) {
         let deadline = self.rig.worker.next_deadline().unwrap();
@@ -173,25 +176,8 @@ impl World {
         self.tell(Event::Tick { wire_sent: 0, wire_received: 0 });
     }
 
-    /// The lease runs out: all servers forget the worker, and its batches are for others again.
-    fn expel(&mut self) {
-        self.fences += 1;
-        self.coordinator.incarnation += 1;
-        self.coordinator.pending.extend(std::mem::take(&mut self.coordinator.out));
-        self.coordinator.last = None;
-        self.coordinator.is_idle = false;
-        for server in &mut self.servers {
-            server.answers.clear();
-            server.is_active = false;
-            server.registered = None;
-            server.pulls.clear();
-            let text = Text::new("the lease ran out");
-            server.from.push_back(ToPeer::Refused(Refusal { code: RefusalCode::Fenced, text }));
-        }
-    }
-
-    fn tell(&mut self, event: Event) {
-        for effect in self.rig.on(event) {
+    pub(crate) fn tell(&mut self, event: Event) {
+        for effect in self.rig.exactly(event) {
             self.perform(effect);
         }
     }
@@ -205,9 +191,9 @@ impl World {
                 assert!(self.held_gradients.len() <= 2, "two buffers are enough");
             }
             Event::Connected { server } => {
-                let boot = 70 + u64::from(server.0);
-                let welcome = ToPeer::Welcome { protocol: PROTOCOL, server: *server, boot };
-                self.servers[server.0 as usize].from.push_back(welcome);
+                let to = &mut self.servers[server.0 as usize];
+                let boot = 70 + u64::from(server.0) + 100 * to.boot;
+                to.from.push_back(ToPeer::Welcome { protocol: PROTOCOL, server: *server, boot });
             }
             _ => {}
         }
@@ -281,151 +267,17 @@ impl World {
         }
     }
 
-    fn server_hears(&mut self, index: usize) {
-        let Some(message) = self.servers[index].towards.pop_front() else { return };
-        let incarnation = Incarnation(self.coordinator.incarnation);
-        let is_member = self.servers[index].registered.is_some();
-        match message {
-            ToServer::Join(_) => {
-                let clock = Clock(0);
-                let joined = ToPeer::Joined { worker: ONE, incarnation, clock };
-                self.servers[index].from.push_back(joined);
-            }
-            ToServer::Register(register) => self.register(index, register.incarnation),
-            // An expelled worker is told so; nothing else that it says is heard.
-            _ if !is_member => {}
-            ToServer::Enter { .. } => self.servers[index].is_active = true,
-            ToServer::Finish => self.servers[index].is_active = false,
-            ToServer::Ask(ask) => self.on_ask(ask),
-            ToServer::Pull(pull) => {
-                let is_snapshot = pull.kind == PullKind::Snapshot;
-                assert!(is_snapshot || self.servers[index].is_active, "only an active worker pulls");
-                assert_eq!(self.expected.get(&(pull.shard, is_snapshot)), Some(&pull.request));
-                self.servers[index].pulls.push(pull);
-                self.serve(index);
-            }
-            ToServer::PushNothing { shard, sequence, clock } => {
-                self.answer_push(index, shard, sequence, clock, PushOutcome::Nothing);
-            }
-            ToServer::Evaluated(evaluated) => {
-                if evaluated.at_samples == u64::MAX {
-                    self.coordinator.measured = true;
-                    self.servers[index].from.push_back(ToPeer::Work(Work::Done));
-                }
-            }
-            ToServer::Leave(_) => self.servers[index].from.push_back(ToPeer::Goodbye),
-            ToServer::Renew => self.servers[index].from.push_back(ToPeer::Renewed),
-            ToServer::Ready(_) | ToServer::Trouble(_) | ToServer::Stepped(_) => {
-                panic!("no group here: {message:?}")
-            }
-            ToServer::Status | ToServer::Stop { .. } => {}
+    /// The lease runs out: all servers forget the worker, and its batches are for others again.
+    pub(crate) fn expel(&mut self) {
+        self.fences += 1;
+        self.settle_gone();
+        self.coordinator.expel();
+        for server in &mut self.servers {
+            server.is_active = false;
+            server.registered = None;
+            server.pulls.clear();
+            let text = Text::new("the lease ran out");
+            server.from.push_back(ToPeer::Refused(Refusal { code: RefusalCode::Fenced, text }));
         }
-    }
-
-    fn register(&mut self, index: usize, incarnation: Incarnation) {
-        let is_present = incarnation == Incarnation(self.coordinator.incarnation);
-        let server = &mut self.servers[index];
-        if !is_present {
-            let text = Text::new("a later incarnation is known");
-            return server.from.push_back(ToPeer::Refused(Refusal { code: RefusalCode::Fenced, text }));
-        }
-        server.registered = Some(incarnation);
-        server.is_active = true;
-        let owned = self.rig.worker.settings.partition.shards_on(ServerId(index as u32)).count();
-        let has_values = server.has_values.len() == owned;
-        server.from.push_back(ToPeer::Registered { has_values });
-    }
-
-    fn server_receives(&mut self, index: usize, header: TransferHeader) {
-        if header.kind == TransferKind::Initial {
-            self.servers[index].has_values.insert(header.shard);
-            return self.serve(index);
-        }
-        if self.servers[index].registered != Some(header.incarnation) {
-            return;
-        }
-        assert!(self.servers[index].is_active, "only an active worker pushes");
-        let outcome = match self.dice.below(1000) {
-            roll if roll < self.mishaps.drops => {
-                PushOutcome::Dropped(DropReason::LateClock { open: header.clock })
-            }
-            roll if roll < self.mishaps.drops + self.mishaps.bad_gradients => {
-                PushOutcome::NotFinite { key: 1 }
-            }
-            _ => applied(1),
-        };
-        self.answer_push(index, header.shard, header.sequence, header.clock, outcome);
-    }
-
-    fn answer_push(
-        &mut self,
-        index: usize,
-        shard: ShardId,
-        sequence: Sequence,
-        clock: Clock,
-        outcome: PushOutcome,
-    ) {
-        let moved = Clock(clock.0 + 1 + self.dice.below(3) as u64);
-        let server = &mut self.servers[index];
-        let fresh = Pushed { shard, sequence, duplicate: false, clock: moved, outcome, held_us: 5 };
-        let known = server.answers.get(&(shard, sequence)).copied();
-        let answer = known.map_or(fresh, |known| Pushed { duplicate: true, ..known });
-        server.answers.entry((shard, sequence)).or_insert(fresh);
-        server.from.push_back(ToPeer::Pushed(answer));
-        self.serve(index);
-    }
-
-    /// Answers the pulls that nothing holds any more.
-    fn serve(&mut self, index: usize) {
-        let server = &mut self.servers[index];
-        let (answers, has_values) = (&server.answers, &server.has_values);
-        let is_free = |pull: &Pull| match pull.kind {
-            _ if !has_values.contains(&pull.shard) => false,
-            PullKind::Gated { after: Sequence(0), .. } | PullKind::Snapshot => true,
-            PullKind::Gated { after, .. } | PullKind::Fresher { after, .. } => {
-                answers.contains_key(&(pull.shard, after))
-            }
-        };
-        let free: Vec<Pull> = server.pulls.iter().copied().filter(is_free).collect();
-        server.pulls.retain(|pull| !free.contains(pull));
-        server.values_from.extend(free.iter().map(|pull| (pull.shard, pull.request)));
-    }
-
-    fn on_ask(&mut self, ask: Ask) {
-        let coordinator = &mut self.coordinator;
-        let repeated = coordinator
-            .last
-            .as_ref()
-            .filter(|(last, _)| Ask { report: None, ..last.clone() } == Ask { report: None, ..ask.clone() });
-        if let Some((_, answer @ Work::Batch { .. })) = repeated {
-            let answer = *answer;
-            return self.servers[0].from.push_back(ToPeer::Work(answer));
-        }
-        if repeated.is_none() {
-            if let Some(batch) = ask.done {
-                assert!(coordinator.out.remove(&batch), "{batch} is reported once");
-                *self.done.entry(batch).or_default() += 1;
-            }
-            if let Some(batch) = ask.returned {
-                assert!(coordinator.out.remove(&batch), "{batch} is given back once");
-                coordinator.pending.push_back(batch);
-            }
-        }
-        let work = match coordinator.pending.pop_front() {
-            Some(batch) => {
-                coordinator.out.insert(batch);
-                let enter = std::mem::take(&mut coordinator.is_idle).then_some(ask.clock);
-                let evaluate = self.dice.below(4) == 0;
-                Work::Batch { batch, units: 1, evaluate: evaluate.then_some(batch.0), enter }
-            }
-            None if !coordinator.out.is_empty() => {
-                coordinator.is_idle = true;
-                Work::Idle
-            }
-            None if coordinator.measured => Work::Done,
-            None => Work::Evaluate { at_samples: u64::MAX },
-        };
-        coordinator.last = Some((ask, work));
-        self.servers[0].from.push_back(ToPeer::Work(work));
     }
 }

@@ -70,9 +70,7 @@ fn a_dropped_batch_is_given_back() {
     rig.gradient(1, None);
     rig.pushed(0, 1, 1, PushOutcome::Dropped(DropReason::LateClock { open: Clock(4) }));
     let effects = rig.pushed(1, 1, 1, PushOutcome::Dropped(DropReason::TooStale { staleness: 9 }));
-    let returned =
-        Ask { clock: Clock(1), done: None, returned: Some(BatchIndex(0)), compute_us: 0, report: None };
-    assert_eq!(without_reports(effects).last(), Some(&send(0, ToServer::Ask(returned))));
+    assert_eq!(without_reports(effects).last(), Some(&send(0, returning(1, 0))));
     // The same batch can then come again.
     let effects = rig.hear(0, batch(0));
     assert_eq!(effects[0], load(0));
@@ -96,7 +94,7 @@ fn what_a_lost_server_has_not_answered_is_sent_again() {
     lost(&mut rig, 1);
     assert_eq!(rig.on(Event::Connected { server: ServerId(1) }), []);
     let welcome = ToPeer::Welcome { protocol: PROTOCOL, server: ServerId(1), boot: 71 };
-    assert_eq!(rig.hear(1, welcome), [send(1, register(2))]);
+    assert_eq!(rig.hear(1, welcome), [send(1, register(1, 1))]);
     let resumed = rig.hear(1, ToPeer::Registered { has_values: true });
     let notice = Effect::Notice(Notice::Resumed { server: ServerId(1) });
     assert_eq!(resumed, [&[notice, push(1, 2, 1, 1, 1)][..], &pull(1, 7, 2, 2)].concat());
@@ -149,19 +147,6 @@ fn a_result_of_an_evaluation_is_sent_again_until_work_follows_it() {
     rig.hear(0, batch(3));
     lost(&mut rig, 0);
     assert_eq!(back(&mut rig, 0), pull(0, 6, 0, 0));
-}
-
-#[test]
-fn a_server_that_was_restarted_ends_the_worker() {
-    let mut rig = Rig::computing(settings(2), work(1));
-    lost(&mut rig, 1);
-    let effects = rig.greet(1, 99);
-    let error = WorkerError::Restarted { server: ServerId(1) };
-    let [Effect::Send { server: ServerId(0), message: ToServer::Leave(leave) }] = &effects[..] else {
-        panic!("{effects:?}")
-    };
-    assert_eq!(leave.outcome, Outcome::Failed(Text::new(error.to_string())));
-    assert_eq!(rig.hear(0, ToPeer::Goodbye), [Effect::Exit(Err(error))]);
 }
 
 #[test]
@@ -310,8 +295,10 @@ fn silence_is_broken_by_signs_of_life_and_waits_are_named() {
         server: ServerId(0),
         shards: vec![ShardId(0)],
         waited: Duration::from_secs(5),
+        heard: Some(Duration::from_secs(5)),
     };
-    assert_eq!(waiting.to_string(), "waiting for values from server 0 for 5.0 s (shard 0)");
+    let text = "waiting for values from server 0 for 5.0 s (shard 0), last heard 5.0 s ago";
+    assert_eq!(waiting.to_string(), text);
     assert_eq!(waits, [Effect::Notice(waiting)]);
     assert_eq!(rig.tick_after(Duration::from_millis(900)), []);
 }
@@ -320,7 +307,7 @@ fn silence_is_broken_by_signs_of_life_and_waits_are_named() {
 fn a_wait_for_many_shards_names_the_first_of_them() {
     let shards = (2..40).map(ShardId).collect();
     let (what, server, waited) = (WaitKind::Answers, ServerId(1), Duration::from_secs(5));
-    let text = Notice::Waiting { what, server, shards, waited }.to_string();
+    let text = Notice::Waiting { what, server, shards, waited, heard: None }.to_string();
     let expected = "waiting for answers to pushes from server 1 for 5.0 s (shard 2, shard 3, shard 4, shard 5 and 34 more)";
     assert_eq!(text, expected);
 }

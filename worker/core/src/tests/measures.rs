@@ -21,7 +21,7 @@ fn served(rig: &mut Rig, shard: u32, request: u64, lead: u64, held_us: u64) -> V
 fn answer(rig: &mut Rig, shard: u32, duplicate: bool, staleness: u64, held_us: u64) {
     let outcome = PushOutcome::Applied { version: Version(2), staleness, down_weighted: false };
     let (shard_id, sequence, clock) = (ShardId(shard), Sequence(1), Clock(1));
-    let pushed = Pushed { shard: shard_id, sequence, duplicate, clock, outcome, held_us };
+    let pushed = Pushed { shard: shard_id, sequence, duplicate, clock, outcome, held_us, busy_us: 0 };
     rig.hear(shard, ToPeer::Pushed(pushed));
 }
 
@@ -52,6 +52,7 @@ fn every_microsecond_is_in_one_share() {
         compute_us: 2_000 + 250_000,
         wait_for_clock_us: 30 + 50 + 300,
         push_us: 25,
+        busy_us: 0,
         pull_us: 70,
         data_us: 11,
         evaluate_us: 0,

@@ -2,24 +2,29 @@
 
 mod cycle;
 mod fake;
+mod fake_servers;
 mod faults;
 mod group;
+mod guards;
 mod measures;
 mod orders;
+mod places;
 mod policies;
 mod regroup;
 mod silence;
+mod steps;
 
 use std::time::Duration;
 
+use slackline_core::config::Steps;
 use slackline_core::ids::{
     BatchIndex, Clock, Incarnation, KeyRange, Moment, Sequence, ServerId, ShardId, Version, WorkerId,
 };
 use slackline_core::layout::Layout;
 use slackline_core::partition::Partition;
 use slackline_core::wire::{
-    Ask, Dtype, Join, PROTOCOL, Pull, PullKind, PushOutcome, Pushed, Register, Served, ToPeer, ToServer,
-    TransferHeader, TransferKind, Work,
+    Ask, BatchResult, Dtype, Fate, Join, PROTOCOL, Pull, PullKind, PushOutcome, Pushed, Register, Served,
+    ToPeer, ToServer, TransferHeader, TransferKind, Work,
 };
 
 use crate::{Effect, Event, Settings, Worker};
@@ -38,11 +43,14 @@ pub(crate) fn settings(servers: u32) -> Settings {
         units_max: 1,
         refreshes: false,
         fragments: 1,
+        steps: Steps::Parts,
+        has_copies: false,
         lease: Duration::from_secs(9),
         connect_timeout: Duration::from_secs(60),
         wait_report: Duration::from_secs(5),
         group: None,
         stop_on_bad_gradient: false,
+        stop_on_norm: false,
     }
 }
 
@@ -73,13 +81,17 @@ impl Rig {
         effects
     }
 
-    /// The same without what most tests are not about: the circumstances of a gradient and the time that it took.
+    /// The same without what most tests are not about: the circumstances of a gradient, the time that it took, and in an ask all but the
+    /// last result, which the ask before may have said too.
     pub(crate) fn on(&mut self, event: Event) -> Vec<Effect> {
         let mut effects = self.exactly(event);
         for effect in &mut effects {
             match effect {
                 Effect::Compute { clock, adopted, .. } => (*clock, *adopted) = (Clock(0), Vec::new()),
-                Effect::Send { message: ToServer::Ask(ask), .. } => ask.compute_us = 0,
+                Effect::Send { message: ToServer::Ask(ask), .. } => {
+                    ask.results =
+                        ask.results.last().map(|last| plain(last.batch, last.fate)).into_iter().collect();
+                }
                 _ => {}
             }
         }
@@ -169,6 +181,7 @@ impl Rig {
                 clock: Clock(clock),
                 outcome,
                 held_us: 0,
+                busy_us: 0,
             }),
         )
     }
@@ -207,13 +220,19 @@ pub(crate) fn load(index: u64) -> Effect {
 }
 
 pub(crate) fn ask(clock: u64, done: Option<u64>) -> ToServer {
-    ToServer::Ask(Ask {
-        clock: Clock(clock),
-        done: done.map(BatchIndex),
-        returned: None,
-        compute_us: 0,
-        report: None,
-    })
+    let done = done.map(|done| plain(BatchIndex(done), Fate::Done { compute_us: 0 }));
+    ToServer::Ask(Ask { clock: Clock(clock), results: done.into_iter().collect(), report: None })
+}
+
+pub(crate) fn returning(clock: u64, batch: u64) -> ToServer {
+    let returned = plain(BatchIndex(batch), Fate::Returned);
+    ToServer::Ask(Ask { clock: Clock(clock), results: vec![returned], report: None })
+}
+
+/// A result without its circumstances.
+pub(crate) fn plain(batch: BatchIndex, fate: Fate) -> BatchResult {
+    let fate = if fate == Fate::Returned { fate } else { Fate::Done { compute_us: 0 } };
+    BatchResult { number: 0, batch, clock: Clock(0), fate }
 }
 
 /// The effects without the reports in them, where only the messages are in question.
@@ -240,7 +259,7 @@ pub(crate) fn join(former: Option<(WorkerId, Incarnation)>) -> ToServer {
     })
 }
 
-pub(crate) fn register(clock: u64) -> ToServer {
+pub(crate) fn register(clock: u64, answered: u64) -> ToServer {
     ToServer::Register(Register {
         worker: ONE,
         incarnation: FIRST_LIFE,
@@ -248,6 +267,7 @@ pub(crate) fn register(clock: u64) -> ToServer {
         config_hash: 2,
         clock: Clock(clock),
         batch_count: 20,
+        answered: Sequence(answered),
     })
 }
 

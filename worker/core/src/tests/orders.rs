@@ -12,17 +12,24 @@ fn run(
     per_server: u32,
     batches: u64,
     seed: u64,
+    steps: Steps,
     mishaps: Mishaps,
 ) -> Result<(), TestCaseError> {
     let mut settings = settings(servers);
     let keys = 16 * u64::from(servers * per_server) - 3;
     settings.partition = Partition::new(keys, servers, per_server);
+    settings.steps = steps;
+    settings.has_copies = mishaps.moves % 2 == 1;
     let mut world = World::new(settings, batches, seed, mishaps);
     prop_assert!(world.run(), "it never ends");
     prop_assert_eq!(&world.exit, &Some(Ok(())));
     prop_assert_eq!(world.done.len() as u64, batches);
     prop_assert!(world.done.values().all(|times| *times == 1), "{:?}", world.done);
     Ok(())
+}
+
+const fn steps(is_whole: bool) -> Steps {
+    if is_whole { Steps::Whole } else { Steps::Parts }
 }
 
 /// Any event at all, with numbers that are often the right ones.
@@ -58,7 +65,15 @@ fn nonsense(dice: &mut Dice) -> Event {
         5..=8 => ToPeer::Work(work),
         9 if number(5) == 0 => ToPeer::Refused(Refusal { code, text: Text::default() }),
         10 => ToPeer::Goodbye,
-        _ => ToPeer::Pushed(Pushed { shard, sequence, duplicate: false, clock, outcome, held_us }),
+        _ => ToPeer::Pushed(Pushed {
+            shard,
+            sequence,
+            duplicate: false,
+            clock,
+            outcome,
+            held_us,
+            busy_us: held_us,
+        }),
     };
     match number(20) {
         0 | 1 => Event::Connected { server },
@@ -78,9 +93,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn any_order_of_answers_ends_well(servers in 1..4_u32, per_server in 1..3_u32, batches in 0..12_u64, seed: u64) {
-        let mishaps = Mishaps { losses: 0, fences: 0, bad_gradients: 0, drops: 0 };
-        run(servers, per_server, batches, seed, mishaps)?;
+    fn any_order_of_answers_ends_well(servers in 1..4_u32, per_server in 1..3_u32, batches in 0..12_u64, seed: u64, is_whole: bool) {
+        run(servers, per_server, batches, seed, steps(is_whole), Mishaps::default())?;
     }
 
     #[test]
@@ -91,9 +105,34 @@ proptest! {
         seed: u64,
         losses in 0..40_usize,
         fences in 0..6_usize,
+        is_whole: bool,
     ) {
-        let mishaps = Mishaps { losses, fences, bad_gradients: 60, drops: 100 };
-        run(servers, per_server, batches, seed, mishaps)?;
+        let mishaps = Mishaps { losses, fences, bad_gradients: 60, drops: 100, ..Mishaps::default() };
+        run(servers, per_server, batches, seed, steps(is_whole), mishaps)?;
+    }
+
+    #[test]
+    fn restarted_servers_and_moving_shards_lose_no_batch_and_tear_no_step(
+        servers in 1..4_u32,
+        per_server in 1..3_u32,
+        batches in 0..12_u64,
+        seed: u64,
+        faults in prop::array::uniform6(0..25_usize),
+        is_whole: bool,
+    ) {
+        let [losses, fences, restarts, restores, moves, unready] = faults;
+        let mishaps = Mishaps {
+            losses,
+            fences: fences / 5,
+            bad_gradients: 20,
+            drops: 50,
+            restarts,
+            // Every other time no shard forgets anything, and then no step may be torn.
+            restores: if seed % 2 == 0 { restores } else { 0 },
+            moves,
+            unready: 10 * unready,
+        };
+        run(servers, per_server, batches, seed, steps(is_whole), mishaps)?;
     }
 
     #[test]

@@ -65,8 +65,7 @@ fn a_worker_whose_clock_was_closed_leaves_its_gradient_and_goes_on_with_the_othe
     assert_eq!(rig.worker.clock(), Clock(3));
     rig.values(0, 3, 1);
     let effects = rig.values(1, 4, 1);
-    let ask = Ask { clock: Clock(4), done: None, returned: Some(BatchIndex(0)), compute_us: 0, report: None };
-    assert!(effects.contains(&send(0, ToServer::Ask(ask))), "{effects:?}");
+    assert!(effects.contains(&send(0, returning(4, 0))), "{effects:?}");
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn a_thawed_worker_gives_up_its_connections_with_the_first_tick() {
     // It is the same worker still, and what had no answer is sent again.
     let welcome = ToPeer::Welcome { protocol: PROTOCOL, server: ServerId(1), boot: 71 };
     rig.on(Event::Connected { server: ServerId(1) });
-    assert_eq!(rig.hear(1, welcome), [send(1, register(0))]);
+    assert_eq!(rig.hear(1, welcome), [send(1, register(0, 0))]);
     let resumed = rig.hear(1, ToPeer::Registered { has_values: true });
     assert_eq!(resumed[1..], pull(1, 3, 0, 0));
 }
