@@ -62,6 +62,10 @@ const FIXED: &[Fixed] = &[
     ("pushes_applied", "", Neither, "/pushes/applied"),
     ("pushes_dropped", "", Least, "/pushes/dropped"),
     ("batches_repeated", "", Least, "/batches_repeated"),
+    ("gradients", "", Neither, "/gradients"),
+    ("clocks_lost", "clocks", Least, "/clocks_lost"),
+    ("bytes_copied", "bytes", Least, "/bytes_copied"),
+    ("bytes_saved", "bytes", Least, "/bytes_saved"),
     ("decided_apply", "", Neither, "+/decisions/apply"),
     ("decided_down_weight", "", Neither, "+/decisions/down_weight"),
     ("decided_drop", "", Neither, "+/decisions/drop"),
@@ -74,8 +78,10 @@ const FIXED: &[Fixed] = &[
 const TO_THRESHOLD: &[(&str, &str, &str, &str)] = &[
     ("time_to_accuracy_", "s", "/time_to_accuracy", "accuracy"),
     ("samples_to_accuracy_", "samples", "/time_to_accuracy", "accuracy"),
+    ("clocks_to_accuracy_", "clocks", "/work_to_accuracy", "accuracy"),
     ("time_to_loss_", "s", "/time_to_loss", "loss"),
     ("samples_to_loss_", "samples", "/time_to_loss", "loss"),
+    ("clocks_to_loss_", "clocks", "/work_to_loss", "loss"),
 ];
 
 /// Every column that runs of these configurations have.
@@ -170,7 +176,8 @@ fn threshold(summary: &Value, name: &str, family: &(&str, &str, &str, &str)) -> 
     let entries = summary.pointer(list)?.as_array()?;
     let of = |entry: &&Value| entry.get(*what).and_then(Value::as_f64) == Some(wanted);
     let entry = entries.iter().find(of)?;
-    if *unit == "s" { time_of(entry) } else { entry.get("samples").and_then(Value::as_f64) }
+    // What is not a time stands in the entry under the name of its unit.
+    if *unit == "s" { time_of(entry) } else { entry.get(*unit).and_then(Value::as_f64) }
 }
 
 #[cfg(test)]
@@ -189,6 +196,7 @@ mod tests {
             "virtual_s": 20.0, "wall_s": 0.1, "iterations": 50, "diverged": null,
             "final": { "test_accuracy": 0.9, "test_loss": null },
             "time_to_accuracy": [{ "accuracy": 0.85, "virtual_s": 3.0, "wall_s": 0.5, "samples": 640 }],
+            "work_to_loss": [{ "loss": 0.5, "clocks": 21.25, "virtual_s": 4.0 }],
             "decisions": { "drop": { "late": 2, "old": 3 }, "apply": 7 },
         });
         for (name, expected) in [
@@ -201,6 +209,8 @@ mod tests {
             ("time_to_accuracy_0.85", Some(3.0)),
             ("samples_to_accuracy_0.85", Some(640.0)),
             ("time_to_accuracy_0.9", None),
+            ("clocks_to_loss_0.5", Some(21.25)),
+            ("clocks_to_accuracy_0.85", None),
             ("decided_drop", Some(5.0)),
             ("decided_apply", Some(7.0)),
             ("decided_hold", None),

@@ -80,7 +80,8 @@ pub fn execute(
         let job = |seed: &u64| Job { point, tuned: tuned.clone(), seed: *seed, purpose: Purpose::Reported };
         jobs.extend(plan.sweep.seeds.iter().map(job));
     }
-    let made = pool.run_all(&jobs)?;
+    let mut made = pool.run_all(&jobs)?;
+    derive(plan, &jobs, &mut made);
     let mut results = gather(plan, execution.command, &jobs, made, tuning);
     results.verdicts = plan.judge(&|point, column| results.points[point].mean(column));
     write_whole(&folder.join("results.json"), results.to_json().as_bytes())?;
@@ -300,6 +301,21 @@ fn at_edge(tuning: &Tuning, chosen: &[(String, Setting)]) -> Vec<String> {
 
 fn written(values: &[(String, Setting)]) -> BTreeMap<String, String> {
     values.iter().map(|(key, value)| (key.clone(), value.to_string())).collect()
+}
+
+/// The columns that are made of others, for every run that was made. The runs of a point lie together, a seed each.
+fn derive(plan: &Plan, jobs: &[Job], made: &mut [Made]) {
+    let seeds = plan.sweep.seeds.len();
+    for derived in &plan.derived {
+        let against = |(place, job): (usize, &Job)| {
+            let other = plan.point_at(&derived.other(&plan.places(job.point))) * seeds + place % seeds.max(1);
+            derived.figure(made.get(place)?, made.get(other)?)
+        };
+        let figures: Vec<Option<f64>> = jobs.iter().enumerate().map(against).collect();
+        for (run, figure) in made.iter_mut().zip(figures) {
+            run.figures.extend(figure.map(|figure| (derived.name.clone(), figure)));
+        }
+    }
 }
 
 /// The results without verdicts.

@@ -1,6 +1,6 @@
 //! Experiments: sweeps over configurations, their expectations, tables and reports.
 //!
-//! Read in this order: `document` and `fields` (TOML with lines), `axis`, `tune`, `expect` (what a sweep file says),
+//! Read in this order: `document` and `fields` (TOML with lines), `axis`, `tune`, `derived`, `expect` (what a sweep file says),
 //! `sweep` (the whole of it), `plan` (laid over the base configuration and checked), `execute` (made, with whatever is there
 //! already), `column`, `judge`, `results` (the tables and verdicts), `report` (drawn). How a run is made is the
 //! program's part: the trait `Runner`. [`compare`] builds on all of it: contestants under conditions, and who wins.
@@ -10,6 +10,7 @@
 mod axis;
 mod column;
 pub mod compare;
+mod derived;
 mod document;
 mod execute;
 mod expect;

@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::axis::{Settings, names, select};
 use crate::column::{Column, columns_of, is_threshold};
+use crate::derived::Derived;
 use crate::document::{self, Node};
 use crate::expect::Expectation;
 use crate::fields::label_of;
@@ -44,6 +45,8 @@ pub struct Plan {
     under: Vec<Layer>,
     over: Vec<Layer>,
     pub(crate) columns: Vec<Column>,
+    /// Columns that are made of others; they are among the columns.
+    pub(crate) derived: Vec<Derived>,
     pub(crate) expectations: Vec<Expectation>,
     /// Expectations that this scale does not judge, in words.
     pub(crate) not_judged: Vec<String>,
@@ -123,6 +126,7 @@ impl Plan {
             under,
             over,
             columns: Vec::new(),
+            derived: Vec::new(),
             expectations: Vec::new(),
             not_judged: Vec::new(),
             tuned_at: Vec::new(),
@@ -146,6 +150,8 @@ impl Plan {
         }
         let configs = self.resolve_all(base, settings)?;
         self.columns = columns_of(&configs);
+        let plain = self.columns.clone();
+        self.derive(&plain, &mut problems);
         let scale = self.sweep.scale.clone();
         for written in &self.sweep.expectations {
             if scale.as_ref().is_some_and(|scale| written.not_in.contains(scale)) {
@@ -160,21 +166,44 @@ impl Plan {
                 None => {}
             }
         }
-        self.check_columns(&mut problems);
+        self.check_columns(&plain, &mut problems);
         if problems.is_empty() { Ok(()) } else { Err(refused(&file, &problems)) }
     }
 
-    fn check_columns(&self, problems: &mut Vec<Problem>) {
-        let columns: Vec<String> = self.columns.iter().map(|column| column.name.clone()).collect();
+    /// Adds the columns that are made of `plain` ones.
+    fn derive(&mut self, plain: &[Column], problems: &mut Vec<Problem>) {
+        for written in &self.sweep.derived {
+            if plain.iter().any(|column| column.name == written.name) {
+                let fault = Fault::RepeatedName { name: written.name.clone() };
+                problems.push(Problem { line: written.line, place: "derived".to_owned(), fault });
+            }
+            let Some(derived) = written.resolve(self.sweep.both_axes(), problems) else { continue };
+            if let Some(column) = derived.made_of(plain) {
+                self.columns.push(column);
+                self.derived.push(derived);
+            }
+        }
+    }
+
+    /// Whatever names a column must name one that there is; what is chosen or made of columns, a plain one.
+    fn check_columns(&self, plain: &[Column], problems: &mut Vec<Problem>) {
+        let names = |columns: &[Column]| columns.iter().map(|column| column.name.clone()).collect();
+        let (plain, columns): (Vec<String>, Vec<String>) = (names(plain), names(&self.columns));
+        let is_scaled = self.sweep.scale.is_some();
         let (show, line) = &self.sweep.show;
         let show = show.iter().map(|name| (name, *line, "show".to_owned()));
         let rules = self.sweep.tuning.iter().flat_map(|tuning| &tuning.rule);
         let rules = rules.map(|rule| (&rule.column, rule.line, "tune.rule".to_owned()));
+        let derived = self.sweep.derived.iter();
+        let derived =
+            derived.flat_map(|row| row.columns.iter().map(|column| (column, row.line, "derived".to_owned())));
         let expected = self.sweep.expectations.iter();
         let expected = expected.map(|row| (&row.column, row.line, format!("{}.column", row.place)));
-        for (given, line, place) in show.chain(rules).chain(expected) {
-            // A scale may ask for other thresholds than the whole sweep.
-            let is_left_out = self.sweep.scale.is_some() && is_threshold(given);
+        let all = show.chain(expected).map(|row| (row, &columns));
+        for ((given, line, place), columns) in all.chain(rules.chain(derived).map(|row| (row, &plain))) {
+            // A scale may ask for other thresholds than the whole sweep, and leave out what a column is made of.
+            let is_derived = self.sweep.derived.iter().any(|row| row.name == *given);
+            let is_left_out = is_scaled && (is_threshold(given) || is_derived);
             if !columns.contains(given) && !is_left_out {
                 let fault = Fault::UnknownColumn { given: given.clone(), columns: columns.clone() };
                 problems.push(Problem { line, place, fault });

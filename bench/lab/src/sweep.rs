@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::axis::{self, Axes, Axis, Settings, settings};
+use crate::derived;
 use crate::document::{Content, Node};
 use crate::expect::{self, Written};
 use crate::fields::{Fields, inner};
@@ -36,6 +37,8 @@ pub(crate) struct Sweep {
     /// The axes before a scale took its part.
     pub(crate) whole: Vec<Axis>,
     pub(crate) tuning: Option<Tuning>,
+    /// Columns that are made of others.
+    pub(crate) derived: Vec<derived::Written>,
     pub(crate) expectations: Vec<Written>,
     /// Columns of the report, the first of which decides.
     pub(crate) show: Choices,
@@ -44,8 +47,10 @@ pub(crate) struct Sweep {
 /// Names with the line they are written in.
 pub(crate) type Choices = (Vec<String>, u32);
 
-const FIELDS: &[&str] =
-    &["name", "about", "base", "mode", "seeds", "show", "set", "axis", "list", "tune", "expect", "scale"];
+const FIELDS: &[&str] = &[
+    "name", "about", "base", "mode", "seeds", "show", "set", "axis", "list", "tune", "derived", "expect",
+    "scale",
+];
 
 const SCALE_FIELDS: &[&str] = &["seeds", "set", "axis", "tune"];
 
@@ -76,6 +81,15 @@ pub(crate) fn read(
         .enumerate()
         .filter_map(|(number, node)| expect::read(node, number + 1, &scales, problems))
         .collect();
+    let nodes = fields.tables("derived", problems).iter().enumerate();
+    let derived: Vec<derived::Written> =
+        nodes.filter_map(|(number, node)| derived::read(node, number + 1, problems)).collect();
+    for (place, row) in derived.iter().enumerate() {
+        if derived[..place].iter().any(|earlier| earlier.name == row.name) {
+            let fault = Fault::RepeatedName { name: row.name.clone() };
+            problems.push(Problem { line: row.line, place: format!("derived {}.name", place + 1), fault });
+        }
+    }
     let mut sweep = Sweep {
         name,
         about: about?,
@@ -87,6 +101,7 @@ pub(crate) fn read(
         whole: axes.clone(),
         axes,
         tuning,
+        derived,
         expectations,
         show,
     };

@@ -50,6 +50,12 @@ impl<T> Agenda<T> {
         self.later.push(Reverse((when, self.number, place)));
     }
 
+    /// Takes what is next at this very moment, if there is something.
+    pub(crate) fn next_now(&mut self) -> Option<T> {
+        let is_due = self.later.peek().is_some_and(|Reverse((when, _, _))| *when == self.now);
+        if is_due || !self.soon.is_empty() { self.next() } else { None }
+    }
+
     /// Takes what is next, and moves the time there.
     pub(crate) fn next(&mut self) -> Option<T> {
         let is_due = self.later.peek().is_some_and(|Reverse((when, _, _))| *when == self.now);

@@ -89,6 +89,7 @@ impl World {
         let Some(computing) = state.computing.take() else { return Ok(()) };
         let Computing { sequence, clock, samples, since, is_abandoned, job, .. } = computing;
         self.counts.computing -= 1;
+        self.tally.gradients += 1;
         let Gradient { values, loss, bad_key, local } = self.engine.finish(job, is_abandoned)?;
         state.local = local;
         state.gradients.push_back((sequence, values));
@@ -99,7 +100,7 @@ impl World {
         if !loss.is_finite() || bad_key.is_some() {
             self.diverged.get_or_insert(clock);
         }
-        self.stirred = now;
+        (self.stirred, self.worked) = (now, now);
         self.worker_event(process, Event::GradientReady { sequence, bad_key, loss, samples });
         Ok(())
     }

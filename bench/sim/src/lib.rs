@@ -6,23 +6,28 @@
 //! links, and everything else none. The same seed gives the same bytes on any number of threads.
 //!
 //! Read in this order: `world` (what can happen), `agenda` (when), `links` (what a transfer costs), `network` (connections), `servers`,
-//! `shards`, `workers`, `computing` (the shells of the cores), `allreduce` (workers that exchange gradients with each other), `engine`
-//! (gradients), `mishaps` (crashes and pauses), `timeline`, `results`.
+//! `hosts` (shards), `workers`, `computing` (the shells of the cores), `coordinator` and `feeds` (what servers say to each other), `disks`
+//! and `store` (what a crash leaves), `allreduce` (workers that exchange gradients with each other), `engine` (gradients), `mishaps`
+//! (crashes and pauses), `timeline`, `results`.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod agenda;
 mod allreduce;
 mod computing;
+mod coordinator;
+mod disks;
 mod engine;
 mod failure;
+mod feeds;
+mod hosts;
 mod links;
 mod mishaps;
 mod network;
 mod plan;
 mod results;
 mod servers;
-mod shards;
+mod store;
 mod timeline;
 mod workers;
 mod world;
@@ -81,6 +86,8 @@ pub struct Outcome {
     /// Over all pushes applied one by one, how many other workers had pulled and not pushed. Where no worker leaves, that is the sum
     /// of all version staleness.
     pub in_flight: u64,
+    /// What happened to servers and shards, with the second at which it did.
+    pub chronicle: Vec<(f64, String)>,
 }
 
 /// Runs a configuration in virtual time.
@@ -130,5 +137,6 @@ pub fn simulate_watched(
         wall_s: wall.as_secs_f64(),
         diverged: diverged.map(|diverged| diverged.clock),
         in_flight: world.counts.in_flight,
+        chronicle: world.chronicled(),
     })
 }

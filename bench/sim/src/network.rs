@@ -7,6 +7,7 @@ use slackline_core::wire::{Pull, Served, ToPeer, ToServer, TransferHeader};
 use slackline_server_core::ControlEvent;
 use slackline_worker_core::Event;
 
+use crate::hosts::At;
 use crate::links::Passage;
 use crate::world::{Happening, World};
 
@@ -134,12 +135,14 @@ impl World {
         self.agenda.at(idle, Happening::AtServer { connection, what: Inward::Gone });
     }
 
-    /// A server's process is gone without a word. The worker learns it after a lease without a sign of life.
+    /// A server's process is gone without a word. The worker, if it is there, learns it after a lease without a sign of life.
     pub(crate) fn fall_dead(&mut self, connection: usize) {
         let idle = self.now().after(self.plan.lease);
         let link = &mut self.connections[connection];
         (link.server_end, link.closing) = (false, true);
-        self.agenda.at(idle, Happening::AtWorker { connection, what: Outward::Lost });
+        if link.worker_end {
+            self.agenda.at(idle, Happening::AtWorker { connection, what: Outward::Lost });
+        }
     }
 
     pub(crate) fn send_inward(&mut self, connection: usize, what: Inward) {
@@ -241,9 +244,9 @@ impl World {
         }
         match (cargo, session) {
             (Cargo::Push { header, gradient }, Some(session)) => {
-                self.push_arrives(session, &header, gradient)
+                self.push_arrives(server, session, &header, gradient)
             }
-            (Cargo::Initial { shard }, _) => self.initial_arrives(shard),
+            (Cargo::Initial { shard }, _) => self.initial_arrives(At::new(server, shard)),
             (Cargo::Values { shard, request, served, values }, _) => {
                 self.values_arrive(process, server, (shard, request), served, values);
             }

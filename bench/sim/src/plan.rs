@@ -1,10 +1,11 @@
 //! What a simulation is made from, out of the configuration.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use slackline_core::config::{OnBadGradient, Resolved};
+use slackline_core::config::{OnBadGradient, OnNorm, Resolved};
 use slackline_core::layout::Layout;
 use slackline_core::model::DatasetSpec;
 use slackline_core::partition::Partition;
@@ -75,8 +76,9 @@ pub(crate) fn plan(
     for (shard, keys) in true_partition.shards() {
         shard_bytes[shard.0 as usize] = 4 * keys.len;
     }
-    let tick = (config.cluster.lease_s / 20.0).min(config.metrics.every_s / 2.0).clamp(0.01, 0.25);
-    let plan = Plan {
+    let tick = config.timers().tick.as_secs_f64().min(config.metrics.every_s / 2.0).max(0.01);
+    let mut plan = Plan {
+        shards: BTreeMap::new(),
         partition,
         layout: Arc::new(layout),
         shard_bytes,
@@ -86,10 +88,12 @@ pub(crate) fn plan(
         order,
         lease: duration(config.cluster.lease_s),
         apply_s: config.simulation.apply_bytes_per_s.map_or(0.0, f64::recip),
+        disk_s: config.simulation.disk_bytes_per_s.map_or(0.0, f64::recip),
         tick: duration(tick),
         group: config.sync.as_ref().map(|sync| GroupPlan::new(config, sync)),
         resolved,
     };
+    plan.shards = plan.shard_settings();
     Ok((plan, engine))
 }
 
@@ -168,6 +172,8 @@ impl Plan {
             wait_report: NEVER_REPORTED,
             units_max: u32::try_from(config.cut().units_max()).unwrap_or(u32::MAX),
             refreshes: config.consistency.policy.refreshes(),
+            steps: config.cluster.steps,
+            has_copies: config.cluster.replicas > 1,
             fragments: config.local.map_or(1, |local| local.fragments),
             group: config.sync.as_ref().map(|_| GroupSettings {
                 // Who meets whom is known here by name.
@@ -178,6 +184,7 @@ impl Plan {
                 step_report: STEP_REPORT,
             }),
             stop_on_bad_gradient: config.consistency.on_bad_gradient == OnBadGradient::Stop,
+            stop_on_norm: config.guard.on_norm == OnNorm::Stop,
         }
     }
 }

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use slackline_core::config::{Config, Evaluate};
 use slackline_core::ids::Moment;
 use slackline_server::files::{FileError, Heading, Results as Files, summary_of};
 use slackline_server::parts;
+use slackline_server_core::control::ClusterNotice;
 use slackline_server_core::record::{Diverged, Figures};
 
 use crate::engine::Engine;
@@ -41,11 +43,87 @@ impl Results {
     }
 }
 
+/// Lines about servers and shards that a summary holds at most.
+const CHRONICLE_MAX: usize = 200;
+
+/// What was done until the model was so good: gradients that count for nothing any more are in it, which the record knows nothing of.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Gradients that were computed, whatever became of them.
+    pub(crate) gradients: u64,
+    losses: Vec<(f64, Option<Reached>)>,
+    accuracies: Vec<(f64, Option<Reached>)>,
+    /// Clocks that restored shards had lost.
+    clocks_lost: u64,
+    chronicle: Vec<(Moment, String)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Reached {
+    gradients: u64,
+    at: Moment,
+}
+
+impl Tally {
+    pub(crate) fn new(config: &Config) -> Self {
+        let open = |thresholds: &[f64]| thresholds.iter().map(|threshold| (*threshold, None)).collect();
+        let Evaluate { losses, accuracies, .. } = &config.evaluate;
+        Self { losses: open(losses), accuracies: open(accuracies), ..Self::default() }
+    }
+
+    fn evaluated(&mut self, now: Moment, loss: f64, accuracy: f64) {
+        let reached = Reached { gradients: self.gradients, at: now };
+        let losses = self.losses.iter_mut().filter(|(threshold, _)| loss <= *threshold);
+        let accuracies = self.accuracies.iter_mut().filter(|(threshold, _)| accuracy >= *threshold);
+        for (_, first) in losses.chain(accuracies) {
+            first.get_or_insert(reached);
+        }
+    }
+
+    /// The thresholds that were reached, under the name of what they are of.
+    fn rows(of: &'static str, rows: &[(f64, Option<Reached>)], workers: u32) -> Value {
+        let row = |(threshold, first): &(f64, Option<Reached>)| {
+            let Reached { gradients, at } = (*first)?;
+            let clocks = gradients as f64 / f64::from(workers.max(1));
+            Some(
+                json!({ of: threshold, "gradients": gradients, "clocks": clocks, "virtual_s": at.0 as f64 / 1e9 }),
+            )
+        };
+        rows.iter().filter_map(row).collect()
+    }
+}
+
 impl World {
+    /// Something happened to servers or shards.
+    pub(crate) fn chronicle(&mut self, notice: &ClusterNotice) {
+        match notice {
+            // What goes well is no news.
+            ClusterNotice::InStep { .. } | ClusterNotice::Saved { .. } => return,
+            ClusterNotice::Restored { lost, .. } => self.tally.clocks_lost += lost,
+            _ => {}
+        }
+        if self.tally.chronicle.len() < CHRONICLE_MAX {
+            self.tally.chronicle.push((self.now(), notice.to_string()));
+        }
+    }
+
+    /// What happened to servers and shards so far, in words.
+    pub(crate) fn chronicled(&self) -> Vec<(f64, String)> {
+        let row = |(at, text): &(Moment, String)| (at.0 as f64 / 1e9, text.clone());
+        self.tally.chronicle.iter().map(row).collect()
+    }
+
     /// The figures as they stand, over virtual time. The real time is not in them: the same seed gives the same bytes.
     fn figures(&self, whole: bool) -> Option<Figures> {
         let record = self.servers[0].control.record()?;
         let mut figures = record.figures(self.now(), &parts::asked(self.plan.config(), whole));
+        if self.wall_before.is_some() {
+            let unknown = self.wall_unknown.as_secs_f64();
+            figures.wall_s = record.wall(self.now()).as_secs_f64() + unknown;
+            figures.samples_per_s = figures.samples as f64 / figures.wall_s;
+            figures.time_to_accuracy.iter_mut().for_each(|time| time.wall_s += unknown);
+            figures.time_to_loss.iter_mut().for_each(|time| time.wall_s += unknown);
+        }
         (figures.virtual_s, figures.wall_s) = (Some(figures.wall_s), f64::NAN);
         if let Engine::Timing { .. } = self.engine {
             // The shards that the cores see are smaller than those that are meant, and no loss was measured. What members of a group
@@ -83,7 +161,11 @@ impl World {
     /// Adds a line about an evaluation. That it cannot be written is told when the present event is over.
     pub(crate) fn write_evaluation(&mut self) {
         let evaluations = self.servers[0].control.record().map_or(&[][..], |record| record.evaluations());
-        let at_samples = evaluations.last().map(|evaluation| evaluation.samples);
+        let last = evaluations.last();
+        let at_samples = last.map(|evaluation| evaluation.samples);
+        if let Some((loss, accuracy)) = last.map(|evaluation| (evaluation.loss, evaluation.accuracy)) {
+            self.tally.evaluated(self.agenda.now(), loss, accuracy);
+        }
         if self.results.files.is_some()
             && let Some(figures) = self.figures(false)
             && let Err(error) =
@@ -99,7 +181,7 @@ impl World {
         (figures.wall_s, figures.diverged) = (wall.as_secs_f64(), diverged);
         let control = &self.servers[0].control;
         let refused = control.refused();
-        let extra = json!({
+        let mut extra = json!({
             "batches_repeated": control.batches_repeated(),
             "refused": {
                 "handshake": refused.handshake, "role": refused.role,
@@ -107,7 +189,17 @@ impl World {
             },
             "timing_only": matches!(self.engine, Engine::Timing { .. }),
             "events": self.counts.events,
+            "gradients": self.tally.gradients,
+            "work_to_loss": Tally::rows("loss", &self.tally.losses, self.plan.config().workers),
+            "work_to_accuracy": Tally::rows("accuracy", &self.tally.accuracies, self.plan.config().workers),
+            "bytes_copied": self.counts.bytes_fed,
+            "bytes_saved": self.store.bytes,
         });
+        if !self.fates.are_calm() {
+            let line = |(at, text): (f64, String)| format!("{at:.3} s: {text}");
+            extra["chronicle"] = self.chronicled().into_iter().map(line).collect();
+            extra["clocks_lost"] = self.tally.clocks_lost.into();
+        }
         summary_of(&self.results.heading, &figures, extra)
     }
 

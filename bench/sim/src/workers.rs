@@ -10,6 +10,7 @@ use slackline_worker_core::{Effect, Event, Worker, WorkerError};
 use crate::allreduce::{Peer, StepOf};
 use crate::computing::Computing;
 use crate::engine::Local;
+use crate::hosts::At;
 use crate::network::{Cargo, Inward};
 use crate::timeline::Track;
 use crate::world::{Happening, World};
@@ -102,11 +103,14 @@ impl Process {
 impl World {
     /// A worker process starts on a machine.
     pub(crate) fn start_process(&mut self, slot: usize) {
-        if self.slots[slot].is_some() {
+        if let Some(former) = self.slots[slot] {
             self.pending -= 1;
+            if self.processes[former].is_running() {
+                return;
+            }
         }
         let now = self.now();
-        let shards = self.shards.len();
+        let shards = self.plan.shard_bytes.len();
         let peer = self.new_peer();
         self.slots[slot] = Some(self.processes.len());
         self.processes.push(Process {
@@ -169,8 +173,7 @@ impl World {
         if !self.processes[process].is_running() {
             return;
         }
-        let is_tick = matches!(event, Event::Tick { .. });
-        let mut wakes = wakes(&event);
+        let (stirs, mut wakes) = (stirs(&event), wakes(&event));
         self.counts.events += 1;
         let mut effects = std::mem::take(&mut self.scratch.worker);
         let now = self.now();
@@ -182,7 +185,7 @@ impl World {
         self.scratch.worker = effects;
         if wakes {
             self.set_timer(process);
-            self.stirred = if is_tick { self.stirred } else { now };
+            self.stirred = if stirs { now } else { self.stirred };
         }
     }
 
@@ -307,18 +310,18 @@ impl World {
 
     fn send_push(&mut self, process: usize, server: ServerId, header: TransferHeader) {
         let bytes = self.plan.shard_bytes[header.shard.0 as usize];
-        let state = &mut self.processes[process];
+        let state = &self.processes[process];
         let Some((_, gradient)) = state.gradients.iter().find(|(number, _)| *number == header.sequence)
         else {
             return;
         };
-        let Some(slot) = &mut self.shards[header.shard.0 as usize] else { return };
-        let mut part = slot.buffer();
+        let gradient = Arc::clone(gradient);
+        let mut part = self.buffer(At::new(server.0 as usize, header.shard));
         // Without gradients there is nothing to send, and what the buffer holds is as good.
         if let Some(values) = gradient.get(header.keys.as_indices()) {
             part.copy_from_slice(values);
         }
-        state.wire.0 += bytes;
+        self.processes[process].wire.0 += bytes;
         self.counts.bytes_pushed += bytes;
         self.send_cargo(process, server, Cargo::Push { header, gradient: part });
     }
@@ -382,7 +385,18 @@ const fn wakes(event: &Event) -> bool {
     }
 }
 
-/// Whether an effect does so.
+/// Whether an event brings the run on: one that looks for a server, and is turned away, can go on so for ever.
+const fn stirs(event: &Event) -> bool {
+    match event {
+        Event::Message { message, .. } => !matches!(message, ToPeer::Welcome { .. } | ToPeer::Refused(_)),
+        Event::Tick { .. } | Event::Connected { .. } | Event::ConnectFailed { .. } | Event::Lost { .. } => {
+            false
+        }
+        _ => true,
+    }
+}
+
+/// Whether an effect can bring the next deadline nearer.
 const fn is_turn(effect: &Effect) -> bool {
     matches!(
         effect,

@@ -4,25 +4,30 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use slackline_core::config::{Config, Incident, Resolved};
-use slackline_core::ids::{BatchIndex, Clock, Generation, Moment, ServerId, ShardId};
+use slackline_core::config::{Config, Resolved};
+use slackline_core::ids::{BatchIndex, Clock, Generation, Moment, ShardId};
 use slackline_core::layout::Layout;
 use slackline_core::partition::Partition;
 use slackline_core::schedule::DataOrder;
 use slackline_core::wire::Progress;
 use slackline_server_core::control::End;
-use slackline_server_core::{ControlEffect, ControlEvent, ShardEffect, ShardEvent};
+use slackline_server_core::{ControlEffect, ControlEvent, HostEffect, ShardEvent, ShardSettings};
 use slackline_worker_core::{Effect, Event};
 
 use crate::agenda::{Agenda, Slab};
 use crate::allreduce::{Among, Commons, GroupPlan, Parcel};
+use crate::coordinator::Linked;
+use crate::disks::{Disk, Done};
 use crate::engine::Engine;
 use crate::failure::SimFailure;
+use crate::feeds::{Fed, Feed};
+use crate::hosts::At;
 use crate::links::{LinkCosts, Links, duration};
+use crate::mishaps::{Casualty, Fates};
 use crate::network::{Connection, Inward, Outward, Transfer};
-use crate::results::Results;
-use crate::servers::Server;
-use crate::shards::ShardSlot;
+use crate::results::{Results, Tally};
+use crate::servers::{Former, Server};
+use crate::store::Store;
 use crate::timeline::Timeline;
 use crate::workers::Process;
 
@@ -45,12 +50,18 @@ pub(crate) enum Happening {
     Reaches { transfer: u32 },
     /// A transfer is complete.
     Complete { transfer: u32 },
-    /// The owner of a shard is done with an event.
-    AtShard { shard: ShardId, boot: u64, event: Box<ShardEvent> },
+    /// The owner of a shard is done with what came before an event.
+    AtShard { at: At, boot: u64, event: Box<ShardEvent> },
     /// The clock of a shard, due at a moment.
-    ShardTick { shard: ShardId, boot: u64, due: Moment },
-    /// A shard has told control that it has values.
-    HasValues { shard: ShardId, boot: u64 },
+    ShardTick { at: At, boot: u64, due: Moment },
+    /// Control hears something of its own server's parts.
+    Told { server: usize, boot: u64, event: Box<ControlEvent> },
+    /// Something passes between a server and the coordinator.
+    Linked { server: usize, number: u64, what: Linked },
+    /// Something happens to the feed of a backup.
+    AtFeed { feed: usize, what: Fed },
+    /// A disk is done with something.
+    DiskDone { at: At, boot: u64, done: Box<Done> },
     /// The clock of a server's loop, due at a moment.
     ServerTick { server: usize, boot: u64, due: Moment },
     /// The clock of a worker's loop; an older timer is void.
@@ -75,6 +86,10 @@ pub(crate) enum Happening {
     Wakes { whom: Sleeper },
     /// A server that crashed starts again.
     Reboot { server: usize },
+    /// All processes start again.
+    Restart,
+    /// A machine fails by chance.
+    Fails { whom: Casualty },
 }
 
 /// A process that can stand still.
@@ -99,8 +114,12 @@ pub(crate) struct Plan {
     pub(crate) sample_count: u64,
     pub(crate) order: DataOrder,
     pub(crate) lease: Duration,
+    /// The settings of all shards; none in an allreduce.
+    pub(crate) shards: BTreeMap<ShardId, ShardSettings>,
     /// Seconds for each byte of gradient that a shard applies; zero for none.
     pub(crate) apply_s: f64,
+    /// Seconds for each byte of a server's disk; zero for none.
+    pub(crate) disk_s: f64,
     /// The allreduce; none where parameters lie on servers.
     pub(crate) group: Option<GroupPlan>,
     /// How often a server looks at the time.
@@ -128,6 +147,8 @@ pub(crate) struct Counts {
     /// Bytes of gradients sent and of values received, by the true sizes of the shards.
     pub(crate) bytes_pushed: u64,
     pub(crate) bytes_pulled: u64,
+    /// Bytes of gradients and states that primaries gave to their backups.
+    pub(crate) bytes_fed: u64,
     /// Over all applied pushes, the other pulls at the same shard whose pushes were still to come.
     pub(crate) in_flight: u64,
     /// Gradients being computed now.
@@ -140,7 +161,19 @@ pub(crate) struct World {
     pub(crate) agenda: Agenda<Happening>,
     pub(crate) links: Links,
     pub(crate) servers: Vec<Server>,
-    pub(crate) shards: Vec<Option<ShardSlot>>,
+    pub(crate) disks: Vec<Disk>,
+    pub(crate) feeds: Vec<Feed>,
+    pub(crate) store: Store,
+    /// What the coordinator's server, which crashed, has kept.
+    pub(crate) ledger: Option<Vec<u8>>,
+    /// What the run had taken when all its processes came back; none if they never went.
+    pub(crate) wall_before: Option<Duration>,
+    /// So much of it the record does not know, since it began again.
+    pub(crate) wall_unknown: Duration,
+    /// The servers find each other before the run begins: it takes no time.
+    pub(crate) is_opening: bool,
+    /// When machines fail.
+    pub(crate) fates: Fates,
     pub(crate) processes: Vec<Process>,
     /// The present process of each worker's machine.
     pub(crate) slots: Vec<Option<usize>>,
@@ -153,12 +186,14 @@ pub(crate) struct World {
     pub(crate) timeline: Timeline,
     pub(crate) results: Results,
     pub(crate) counts: Counts,
+    pub(crate) tally: Tally,
     /// The clock of the first gradient whose loss was not a finite number.
     pub(crate) diverged: Option<Clock>,
     /// What the first worker that failed said.
     pub(crate) blamed: Option<String>,
-    /// When something other than the passing of time last happened.
+    /// When something other than the passing of time last happened, and when a gradient was computed last.
     pub(crate) stirred: Moment,
+    pub(crate) worked: Moment,
     /// Those that stand still, with what has happened to them meanwhile.
     pub(crate) asleep: BTreeMap<Sleeper, Vec<Happening>>,
     /// Incidents and restarts that are still to come.
@@ -171,7 +206,7 @@ pub(crate) struct World {
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     pub(crate) control: Vec<ControlEffect>,
-    pub(crate) shard: Vec<ShardEffect>,
+    pub(crate) host: Vec<HostEffect>,
     pub(crate) worker: Vec<Effect>,
 }
 
@@ -185,12 +220,21 @@ impl World {
             loss: config.simulation.loss,
         };
         let links = Links::new(costs, workers + servers, config.seed);
-        let incidents = config.simulation.incidents.clone();
-        let mut world = Self {
+        let fates = Fates::new(config);
+        let tally = Tally::new(config);
+        Self {
             agenda: Agenda::new(),
             links,
             servers: Vec::new(),
-            shards: Vec::new(),
+            disks: (0..servers).map(|_| Disk::default()).collect(),
+            feeds: Vec::new(),
+            store: Store::default(),
+            ledger: None,
+            wall_before: None,
+            wall_unknown: Duration::ZERO,
+            is_opening: true,
+            pending: fates.incidents(),
+            fates,
             processes: Vec::new(),
             slots: vec![None; workers],
             connections: Vec::new(),
@@ -201,31 +245,37 @@ impl World {
             timeline,
             results,
             counts: Counts::default(),
+            tally,
             diverged: None,
             blamed: None,
             stirred: Moment(0),
+            worked: Moment(0),
             asleep: BTreeMap::new(),
-            pending: incidents.len(),
             over: None,
             scratch: Scratch::default(),
             plan,
-        };
-        world.open(workers, servers, &incidents);
-        world
+        }
     }
 
-    fn open(&mut self, workers: usize, servers: usize, incidents: &[Incident]) {
-        self.shards.resize_with(self.plan.partition.shard_count() as usize, || None);
-        for server in 0..servers {
-            self.boot(server, server as u64 + 1);
+    /// The servers start and find each other; then the workers do, and whatever befalls them can.
+    fn open(&mut self) -> Result<(), SimFailure> {
+        for server in 0..self.disks.len() {
+            self.boot(server, server as u64 + 1, Former::None);
         }
-        for slot in 0..workers {
+        while let Some(what) = self.agenda.next_now() {
+            self.happen(what)?;
+        }
+        self.is_opening = false;
+        for slot in 0..self.slots.len() {
             self.agenda.at(Moment(0), Happening::Start { slot });
         }
-        for (index, incident) in incidents.iter().enumerate() {
-            let when = Moment(0).after(duration(incident.at_s));
-            self.agenda.at(when, Happening::Befalls { incident: index });
-        }
+        self.foretell();
+        Ok(())
+    }
+
+    /// How long a control message between two servers is on its way.
+    pub(crate) const fn way(&self) -> Duration {
+        if self.is_opening { Duration::ZERO } else { self.links.latency() }
     }
 
     pub(crate) const fn now(&self) -> Moment {
@@ -243,6 +293,7 @@ impl World {
     /// A computing thread is gone, a file cannot be written, or nothing moves any more.
     pub(crate) fn run(&mut self, see: &mut dyn FnMut(&Progress)) -> Result<Over, SimFailure> {
         let mut seen = Instant::now();
+        self.open()?;
         loop {
             for _ in 0..LOOK_EVERY {
                 if let Some(over) = self.over.take() {
@@ -269,9 +320,25 @@ impl World {
             Happening::AtWorker { connection, what } => self.at_worker(connection, what),
             Happening::Reaches { transfer } => self.reaches(transfer),
             Happening::Complete { transfer } => self.complete(transfer),
-            Happening::AtShard { shard, boot, event } => self.at_shard(shard, boot, *event),
-            Happening::ShardTick { shard, boot, due } => self.shard_tick(shard, boot, due),
-            Happening::HasValues { shard, boot } => self.has_values(shard, boot),
+            Happening::AtShard { at, boot, event } if self.is_process(at.server(), boot) => {
+                self.at_shard(at, *event)
+            }
+            Happening::ShardTick { at, boot, due } if self.is_process(at.server(), boot) => {
+                self.shard_tick(at, due)
+            }
+            Happening::Told { server, boot, event } if self.is_process(server, boot) => {
+                self.control_event(server, *event);
+            }
+            Happening::DiskDone { at, boot, done } if self.is_process(at.server(), boot) => {
+                self.disk_is_done(at, *done);
+            }
+            // What was meant for a former process is void.
+            Happening::AtShard { .. }
+            | Happening::ShardTick { .. }
+            | Happening::Told { .. }
+            | Happening::DiskDone { .. } => {}
+            Happening::Linked { server, number, what } => self.linked(server, number, what),
+            Happening::AtFeed { feed, what } => self.at_feed(feed, what),
             Happening::ServerTick { server, boot, due } => self.server_tick(server, boot, due)?,
             Happening::WorkerTick { process, timer } => self.worker_tick(process, timer),
             Happening::Loaded { process, batch } => self.worker_event(process, Event::BatchLoaded { batch }),
@@ -286,6 +353,8 @@ impl World {
             Happening::Befalls { incident } => self.befalls(incident),
             Happening::Wakes { whom } => self.wakes(whom)?,
             Happening::Reboot { server } => self.reboot(server),
+            Happening::Restart => self.restart(),
+            Happening::Fails { whom } => self.fails(whom),
         }
         self.take_failure()
     }
@@ -319,10 +388,13 @@ impl World {
                 }
             }
             Happening::ParcelComplete { parcel } => Sleeper::Process(self.parcels.get(*parcel)?.to),
-            Happening::AtShard { shard, .. }
-            | Happening::ShardTick { shard, .. }
-            | Happening::HasValues { shard, .. } => Sleeper::Server(self.plan.server_of(*shard)),
-            Happening::ServerTick { server, .. } => Sleeper::Server(*server),
+            Happening::AtShard { at, .. }
+            | Happening::ShardTick { at, .. }
+            | Happening::DiskDone { at, .. } => Sleeper::Server(at.server()),
+            Happening::Told { server, .. } | Happening::ServerTick { server, .. } => Sleeper::Server(*server),
+            Happening::Linked { what, .. } if what.is_at_coordinator() => Sleeper::Server(0),
+            Happening::Linked { server, .. } => Sleeper::Server(*server),
+            Happening::AtFeed { feed, what } => Sleeper::Server(self.server_of_feed(*feed, *what)?),
             Happening::WorkerTick { process, .. }
             | Happening::Loaded { process, .. }
             | Happening::Among { process, .. }
@@ -335,7 +407,9 @@ impl World {
             | Happening::Reaches { .. }
             | Happening::Befalls { .. }
             | Happening::Wakes { .. }
-            | Happening::Reboot { .. } => return None,
+            | Happening::Reboot { .. }
+            | Happening::Restart
+            | Happening::Fails { .. } => return None,
         })
     }
 
@@ -371,21 +445,7 @@ impl World {
         }
     }
 
-    fn has_values(&mut self, shard: ShardId, boot: u64) {
-        let server = self.plan.server_of(shard);
-        if self.servers[server].boot == boot && self.servers[server].up {
-            self.control_event(server, ControlEvent::HasValues { shard });
-        }
-    }
-
     fn take_failure(&mut self) -> Result<(), SimFailure> {
         self.results.take_failure().map_or(Ok(()), |error| Err(error.into()))
-    }
-}
-
-impl Plan {
-    pub(crate) const fn server_of(&self, shard: ShardId) -> usize {
-        let ServerId(server) = self.partition.server_of(shard);
-        server as usize
     }
 }

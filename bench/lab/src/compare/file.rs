@@ -159,6 +159,7 @@ pub(crate) fn read(
         whole: axes(&whole),
         axes: axes(&parts),
         tuning: Some(parts.tuning.clone()),
+        derived: Vec::new(),
         expectations: Vec::new(),
         show: (Vec::new(), 1),
     };

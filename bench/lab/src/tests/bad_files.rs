@@ -121,7 +121,7 @@ fn an_expectation_of_what_does_not_exist_is_refused() {
     assert_eq!(
         expect("column = \"time_to_accuracy_0.9\"\nat_least = 0.5"),
         "sweep.toml:20: expect 1.column: no column \"time_to_accuracy_0.9\"; evaluate.accuracies of the configuration \
-         gives time_to_accuracy_0.8, samples_to_accuracy_0.8"
+         gives time_to_accuracy_0.8, samples_to_accuracy_0.8, clocks_to_accuracy_0.8"
     );
     assert_eq!(
         expect("column = \"time_s\"\nat = { bonud = \"4\" }\nat_least = 0.5"),

@@ -5,8 +5,17 @@ use std::path::PathBuf;
 use crate::compare::{Comparison, Links, Ways};
 use crate::{Mode, Overlay, Plan};
 
-const SHIPPED: [&str; 7] =
-    ["staleness", "stragglers", "momentum", "delay-correction", "barrier-zoo", "local-steps", "scale"];
+const SHIPPED: [&str; 9] = [
+    "staleness",
+    "stragglers",
+    "momentum",
+    "delay-correction",
+    "barrier-zoo",
+    "local-steps",
+    "scale",
+    "faults",
+    "goodput",
+];
 
 #[test]
 fn every_sweep_that_comes_with_the_program_is_ready_to_run() {

@@ -222,3 +222,54 @@ fn the_results_are_read_as_they_were_written() {
     assert!(matches!(Results::read(&stage.path("out")), Err(LabError::Damaged { .. })));
     assert!(matches!(Results::read(&stage.path("none")), Err(LabError::NoResults { .. })));
 }
+
+#[test]
+fn a_derived_column_compares_runs_of_one_seed() {
+    let derived = "
+[[derived]]
+name = \"extra_s\"
+column = \"time_s\"
+minus = { bound = \"inf\" }
+
+[[derived]]
+name = \"kept\"
+column = \"time_s\"
+over = { bound = \"0\", batch = 16 }
+
+[[expect]]
+claim = \"the bound of 4 costs four seconds\"
+column = \"extra_s\"
+at = { bound = \"4\" }
+within = [4.0, 4.0]
+";
+    let stage = Stage::new(&format!("{SWEEP}{derived}"));
+    let results = stage.execute("out", &Invented::default(), 2, false).unwrap();
+    assert!(results.failed().next().is_none() && results.verdicts.len() == 2);
+    let figures = |point: usize, column: &str| -> Vec<f64> {
+        results.points[point].runs.iter().map(|run| run.figures[column]).collect()
+    };
+    assert_eq!(figures(0, "extra_s"), [24.0, 24.0]);
+    assert_eq!(figures(2, "kept"), [21.0 / 41.0, 22.0 / 42.0]);
+    assert_eq!(results.column("extra_s").unwrap().unit, "s");
+    assert!(stage.read("out/results.csv").contains("extra_s"));
+}
+
+#[test]
+fn a_derived_column_of_nothing_is_refused() {
+    for (derived, expected) in [
+        ("name = \"x\"\ncolumn = \"time\"\nminus = { bound = \"0\" }", "no column \"time\""),
+        ("name = \"x\"\ncolumn = \"time_s\"", "derived 1.minus: missing"),
+        ("name = \"x\"\ncolumn = \"time_s\"\nminus = { bound = \"9\" }", "the axis bound has no label \"9\""),
+        (
+            "name = \"time_s\"\ncolumn = \"time_s\"\nminus = { bound = \"0\" }",
+            "the name \"time_s\" stands twice",
+        ),
+        (
+            "name = \"x\"\ncolumn = \"time_s\"\nminus = { bound = [\"0\", \"4\"] }",
+            "bound must name one label",
+        ),
+    ] {
+        let problems = Stage::new(&format!("{SWEEP}\n[[derived]]\n{derived}\n")).problems();
+        assert!(problems.contains(expected), "{derived}: {problems}");
+    }
+}

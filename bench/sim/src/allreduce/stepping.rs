@@ -197,7 +197,8 @@ impl World {
             self.engine.recycle(values);
         }
         self.counts.computing -= 1;
-        self.stirred = now;
+        self.tally.gradients += u64::from(samples > 0);
+        (self.stirred, self.worked) = (now, now);
         self.timeline.computed(id, since, now);
         if !loss.is_finite() || bad_key.is_some() {
             self.diverged.get_or_insert(clock);
