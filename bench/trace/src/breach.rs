@@ -175,6 +175,7 @@ const fn name(what: What) -> &'static str {
             Verdict::Applied { down_weighted: false, .. } => "applied",
             Verdict::Applied { down_weighted: true, .. } => "applied with less weight",
             Verdict::Collected => "collected",
+            Verdict::Staged => "kept aside until all shards have their piece",
             Verdict::Gathered { .. } => "gathered",
             Verdict::Dropped(Dropped::LateClock { .. }) => "dropped as late",
             Verdict::Dropped(Dropped::TooStale { .. }) => "dropped as too stale",

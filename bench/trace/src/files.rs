@@ -237,7 +237,7 @@ pub(crate) fn open(folder: &Path) -> Result<Vec<Trace>, TraceError> {
     for path in paths(&folder)? {
         traces.push(Trace::open(path)?);
     }
-    traces.sort_by_key(|trace| trace.header.shard);
+    let traces = without_idle_copies(traces)?;
     let Some(first) = traces.first() else { return Err(TraceError::None { folder }) };
     for pair in traces.windows(2) {
         same_run(&pair[0], &pair[1])?;
@@ -253,6 +253,26 @@ pub(crate) fn open(folder: &Path) -> Result<Vec<Trace>, TraceError> {
         return Err(TraceError::Missing { folder, found: traces.len(), key, shards, servers });
     }
     Ok(traces)
+}
+
+/// A server that kept a copy of a shard and never led it leaves a trace in which nothing happens. It is left out where another one tells of the
+/// shard.
+fn without_idle_copies(traces: Vec<Trace>) -> Result<Vec<Trace>, TraceError> {
+    let mut kept: Vec<(bool, Trace)> = Vec::new();
+    for mut trace in traces {
+        let is_idle = trace.next()?.is_none_or(|first| first.what == What::End);
+        // From the beginning again: the first record may be of the run.
+        kept.push((is_idle, Trace::open(trace.path)?));
+    }
+    // Those that tell something come first.
+    kept.sort_by_key(|(is_idle, trace)| (trace.header.shard, *is_idle));
+    let mut told: Option<ShardId> = None;
+    kept.retain(|(is_idle, trace)| {
+        let is_superfluous = *is_idle && told == Some(trace.header.shard);
+        told = Some(trace.header.shard);
+        !is_superfluous
+    });
+    Ok(kept.into_iter().map(|(_, trace)| trace).collect())
 }
 
 /// The folder of the traces.

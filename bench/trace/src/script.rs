@@ -181,7 +181,7 @@ impl Script {
 
     /// What became of the last push of a worker.
     pub(crate) fn verdict(&mut self, worker: u32, verdict: Verdict) -> &mut Self {
-        let answered = !matches!(verdict, Verdict::Collected);
+        let answered = !matches!(verdict, Verdict::Collected | Verdict::Staged);
         let record = Record {
             what: What::Verdict { verdict, duplicate: false },
             version: Version(self.version),

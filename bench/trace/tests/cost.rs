@@ -5,6 +5,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use slackline_core::config::{Guard, Steps};
 use slackline_core::consistency::{DelaySpec, PolicySpec, Standing};
 use slackline_core::ids::{
     BatchIndex, Clock, Incarnation, KeyRange, Moment, Sequence, SessionId, ShardId, Version, WorkerId,
@@ -42,6 +43,8 @@ fn shard() -> Shard {
         optimizer,
         workers: 1,
         batch: None,
+        steps: Steps::Parts,
+        guard: Guard::default(),
     })
 }
 
@@ -54,7 +57,7 @@ fn iterations(shard: &mut Shard, tracer: &mut Option<Tracer>, from: u64) -> Dura
         let arrival = tracer.as_ref().map(|tracer| tracer.arrival(&event, shard));
         shard.handle(now, event, &mut effects);
         if let (Some(tracer), Some(arrival)) = (tracer.as_mut(), arrival) {
-            tracer.tell(now, arrival, &effects, shard);
+            tracer.tell(now, arrival, &effects.iter().collect::<Vec<_>>(), shard);
         }
         effects.clear();
     };
@@ -85,13 +88,13 @@ fn least(tracer: Option<Tracer>) -> Duration {
     let (worker, incarnation, clock, standing) = (WorkerId(0), Incarnation(1), Clock(0), Standing::Active);
     for event in [
         ShardEvent::Initialize(vec![0.0]),
-        ShardEvent::Enter { worker, incarnation, clock, standing, batch_count: 1 },
+        ShardEvent::Enter { worker, incarnation, clock, standing, batch_count: 1, answered: Sequence(0) },
         ShardEvent::Start,
     ] {
         let arrival = tracer.as_ref().map(|tracer| tracer.arrival(&event, &shard));
         shard.handle(Moment(0), event, &mut effects);
         if let (Some(tracer), Some(arrival)) = (tracer.as_mut(), arrival) {
-            tracer.tell(Moment(0), arrival, &effects, &shard);
+            tracer.tell(Moment(0), arrival, &effects.iter().collect::<Vec<_>>(), &shard);
         }
         effects.clear();
     }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use proptest::prelude::*;
+use slackline_core::config::{Guard, Steps};
 use slackline_core::consistency::{DelaySpec, PolicySpec, Standing, Treatment};
 use slackline_core::ids::{
     BatchIndex, Clock, Incarnation, KeyRange, Moment, Sequence, ServerId, SessionId, ShardId, Version,
@@ -99,6 +100,9 @@ impl World {
             optimizer,
             workers,
             batch: None,
+            // Every other world has whole steps.
+            steps: if seed.is_multiple_of(2) { Steps::Whole } else { Steps::Parts },
+            guard: Guard::default(),
         };
         let header = Header {
             server: ServerId(0),
@@ -163,7 +167,14 @@ impl World {
             None => self.workers.push(worker),
         }
         let clock = Clock(clock);
-        self.event(ShardEvent::Enter { worker: id, incarnation, clock, standing, batch_count: 1000 });
+        self.event(ShardEvent::Enter {
+            worker: id,
+            incarnation,
+            clock,
+            standing,
+            batch_count: 1000,
+            answered: Sequence(0),
+        });
     }
 
     /// The shard takes an event in, and workers hear what it says.
@@ -173,7 +184,7 @@ impl World {
         let mut effects = Vec::new();
         let arrival = self.tracer.arrival(&event, &self.shard);
         self.shard.handle(now, event, &mut effects);
-        self.tracer.tell(now, arrival, &effects, &self.shard);
+        self.tracer.tell(now, arrival, &effects.iter().collect::<Vec<_>>(), &self.shard);
         self.shard.check_invariants();
         for effect in effects {
             self.hear(effect);
@@ -182,6 +193,13 @@ impl World {
 
     fn hear(&mut self, effect: ShardEffect) {
         match effect {
+            // There is one shard, so all have their piece.
+            ShardEffect::Staged { session, sequence } => {
+                let found = self.workers.iter().find(|worker| worker.session == session);
+                if let Some(Worker { id, incarnation, .. }) = found.cloned() {
+                    self.event(ShardEvent::Commit { worker: id, incarnation, sequence });
+                }
+            }
             ShardEffect::Answer { session, pushed } => {
                 let Some(worker) = self.workers.iter_mut().find(|worker| worker.session == session) else {
                     return;

@@ -65,6 +65,8 @@ pub(super) struct Replay {
     pub(super) arriving: Option<Arrived>,
     /// Pushes that are kept until others are there, by life and number.
     pub(super) waiting: BTreeMap<(WorkerId, Incarnation, u64), Arrived>,
+    /// Pushes that are kept aside until all shards have their piece of the step: they do not count yet.
+    pub(super) staged: BTreeMap<(WorkerId, Incarnation, u64), Arrived>,
     /// The apply that is being told.
     pub(super) group: Option<Group>,
     /// The worker whose push the present event brought.
@@ -92,6 +94,7 @@ impl Replay {
             version: 0,
             arriving: None,
             waiting: BTreeMap::new(),
+            staged: BTreeMap::new(),
             group: None,
             came: None,
             open: 0,

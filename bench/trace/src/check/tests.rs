@@ -53,6 +53,20 @@ fn right_traces_break_no_law() {
 }
 
 #[test]
+fn a_piece_that_is_kept_aside_counts_when_all_shards_have_theirs() {
+    let mut script = Script::begun(SSP, 2);
+    script.read(0, 0).read(1, 0);
+    script.push(0, 0).verdict(0, Verdict::Staged).push(1, 0).verdict(1, Verdict::Staged);
+    // It comes again, and is still kept; then both are whole, in another order.
+    script.again(0).applied(1).applied(0).read(0, 1).plain(What::End);
+    assert_eq!(laws(&script), []);
+    // Kept aside twice.
+    let mut script = Script::begun(SSP, 1);
+    script.read(0, 0).push(0, 0).applied(0).verdict(0, Verdict::Staged);
+    assert!(!laws(&script).is_empty());
+}
+
+#[test]
 fn a_reader_that_misses_iterations_is_found_with_the_slow_worker() {
     let mut script = ahead();
     script.serve(0, 2);

@@ -40,7 +40,8 @@ impl Replay {
     pub(super) fn end_push(&mut self) {
         let Some(arrived) = self.arriving.take().filter(|arrived| !arrived.is_judged) else { return };
         // Whoever sends a push again that is kept gets its answer with the first one.
-        if !self.waiting.contains_key(&name_of(&arrived.record)) {
+        let name = name_of(&arrived.record);
+        if !self.waiting.contains_key(&name) && !self.staged.contains_key(&name) {
             let why = "a push arrived, and nothing became of it".to_owned();
             self.breach(Law::Answered, &[arrived.record], why);
         }
@@ -56,7 +57,8 @@ impl Replay {
             arrived.is_judged = true;
         }
         // What is kept comes first: a push that is sent again meanwhile is not a new one.
-        let (arrived, is_new) = match (self.waiting.get(&name), arriving) {
+        let (arrived, is_new) = match (self.waiting.get(&name), self.staged.get(&name).copied().or(arriving))
+        {
             (Some(kept), _) => (*kept, false),
             (None, Some(arrived)) => (arrived, true),
             (None, None) => return self.unasked(&record, worker, verdict),
@@ -71,17 +73,22 @@ impl Replay {
             return;
         }
         match verdict {
+            Verdict::Staged if is_new => {
+                self.staged.insert(name, arrived);
+                return;
+            }
             Verdict::Fenced | Verdict::OutOfWindow | Verdict::WrongKeys => {
                 self.refuse(&record, worker, verdict, &arrived);
                 return;
             }
-            Verdict::Collected | Verdict::Gathered { .. } if !is_new => {
+            Verdict::Collected | Verdict::Staged | Verdict::Gathered { .. } if !is_new => {
                 self.breach(Law::Once, &[record, arrived.record], "a push was collected twice".to_owned());
                 return;
             }
             _ => {}
         }
         if is_new {
+            self.staged.remove(&name);
             self.take_in(&record, worker, &arrived);
         }
         self.judge(&record, worker, verdict, arrived);

@@ -106,7 +106,7 @@ impl Tracks {
                 self.hold(index, at, worker, false, lines)
             }
             (What::Push { .. }, Some(worker)) => self.pushed(worker, at, record, lines),
-            (What::Verdict { verdict: Verdict::Collected, .. }, _) => Ok(()),
+            (What::Verdict { verdict: Verdict::Collected | Verdict::Staged, .. }, _) => Ok(()),
             (What::Verdict { verdict, duplicate }, Some(worker)) => {
                 self.answered(worker, at, record, lines)?;
                 match verdict {
