@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use slackline_core::config::Steps;
 use slackline_core::ids::{BatchIndex, Clock, Generation, Moment};
 use slackline_core::partition::Partition;
 use slackline_core::wire::RefusalCode;
@@ -68,6 +69,9 @@ fn settings(scenario: &Scenario) -> Settings {
             step_report: scenario.lease / 8,
         }),
         stop_on_bad_gradient: false,
+        stop_on_norm: false,
+        steps: Steps::Parts,
+        has_copies: false,
     }
 }
 

@@ -5,11 +5,12 @@ use std::fmt;
 use std::fmt::Write;
 use std::time::Duration;
 
+use slackline_core::config::Steps;
 use slackline_core::consistency::PolicySpec;
 use slackline_core::ids::{Clock, Generation, Moment, ServerId, SessionId, WorkerId};
 use slackline_core::schedule::Cut;
-use slackline_core::wire::Work;
-use slackline_server_core::assign::{Assigner, Outcome as Answer, Plan};
+use slackline_core::wire::{BatchResult, Fate, Work};
+use slackline_server_core::assign::{Assigner, Plan};
 use slackline_server_core::control::{AllreduceSettings, CoordinatorSettings, End};
 use slackline_server_core::record::{Asked, Figures};
 use slackline_server_core::{Control, ControlEvent, ControlSettings};
@@ -303,13 +304,16 @@ fn control_settings(scenario: &Scenario) -> ControlSettings {
     ControlSettings {
         server: ServerId(0),
         workers: scenario.workers,
+        min_workers: None,
         lease: scenario.lease,
-        wait_report: scenario.lease * 5,
         layout_hash: layout.hash(),
         layout_text: layout.to_string(),
         config_hash: 1,
         boot: 100,
+        servers: 1,
         shards: Vec::new(),
+        steps: Steps::Parts,
+        disk: Vec::new(),
         stop_on_bad_gradient: false,
         coordinator: Some(CoordinatorSettings {
             policy: PolicySpec::Bsp,
@@ -322,6 +326,10 @@ fn control_settings(scenario: &Scenario) -> ControlSettings {
                 elastic: scenario.elastic,
                 bucket_bytes: scenario.bucket_bytes.max(64),
             }),
+            replicas: 1,
+            keeps_map: false,
+            checkpoint_every: None,
+            resume: None,
         }),
     }
 }
@@ -341,7 +349,14 @@ fn points(scenario: &Scenario) -> BTreeSet<u64> {
     let mut points = BTreeSet::new();
     for clock in 0..scenario.unit_count() {
         let done = clock.checked_sub(1).map(slackline_core::ids::BatchIndex);
-        assigner.ask(worker, Clock(clock), Answer { done, ..Answer::default() });
+        let result = |batch| BatchResult {
+            number: clock,
+            batch,
+            clock: Clock(clock - 1),
+            fate: Fate::Done { compute_us: 0 },
+        };
+        let results: Vec<BatchResult> = done.map(result).into_iter().collect();
+        assigner.ask(worker, Clock(clock), &results);
         let mut grants = Vec::new();
         assigner.settle(|| Clock(0), &mut grants);
         points.extend(grants.iter().filter_map(|(_, work)| match work {

@@ -1,9 +1,9 @@
 //! Every queue has a bound (design brief, section 6): held pulls by the members, gradients at a worker by two. The windows of pushes
 //! are checked by the shard itself.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use slackline_core::ids::{ShardId, WorkerId};
+use slackline_core::ids::{Incarnation, ShardId, WorkerId};
 use slackline_core::wire::PullKind;
 use slackline_server_core::ShardEvent;
 
@@ -17,7 +17,7 @@ const GRADIENTS_MAX: usize = 2;
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct BoundedQueues {
-    members: BTreeMap<ShardId, BTreeSet<WorkerId>>,
+    members: BTreeMap<ShardId, BTreeMap<WorkerId, Incarnation>>,
 }
 
 impl Law for BoundedQueues {
@@ -26,14 +26,28 @@ impl Law for BoundedQueues {
             Sight::Before { shard, event, .. } => {
                 let members = self.members.entry(shard.id()).or_default();
                 match event {
-                    ShardEvent::Enter { worker, .. } => drop(members.insert(*worker)),
+                    ShardEvent::Enter { worker, incarnation, .. } => {
+                        members.insert(*worker, *incarnation);
+                    }
                     ShardEvent::Remove { worker } => drop(members.remove(worker)),
+                    ShardEvent::Fence { worker, incarnation }
+                    | ShardEvent::Resolve { worker, incarnation, .. } => {
+                        members.retain(|one, of| (one, &*of) != (worker, incarnation));
+                    }
+                    ShardEvent::Lead { members: named, .. } => {
+                        members.extend(named.iter().map(|(worker, incarnation, _)| (*worker, *incarnation)));
+                    }
                     _ => {}
                 }
                 Ok(())
             }
+            // The members that a checkpoint has are not known here.
+            Sight::Restored { shard, .. } => {
+                self.members.insert(shard.id(), shard.members().collect());
+                Ok(())
+            }
             Sight::After { shard } => {
-                let members = self.members.get(&shard.id()).map_or(0, BTreeSet::len);
+                let members = self.members.get(&shard.id()).map_or(0, BTreeMap::len);
                 let gated = shard.held().filter(|held| held.kind != PullKind::Snapshot).count();
                 holds(LAW, gated <= members, || {
                     format!(
@@ -48,5 +62,9 @@ impl Law for BoundedQueues {
             }),
             _ => Ok(()),
         }
+    }
+
+    fn forget(&mut self, shard: ShardId) {
+        self.members.remove(&shard);
     }
 }

@@ -6,11 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use slackline_core::aggregate::{scale, weighted_mean};
+use slackline_core::config::Durability;
 use slackline_core::consistency::{DelaySpec, PolicySpec};
-use slackline_core::ids::{BatchIndex, Incarnation, Sequence, ShardId, Version, WorkerId};
+use slackline_core::ids::{BatchIndex, Clock, Incarnation, Sequence, ShardId, Version, WorkerId};
 use slackline_core::layout::Layout;
-use slackline_core::optimizer::{Optimizer, OptimizerSpec, Step};
-use slackline_core::wire::{PushOutcome, Pushed};
+use slackline_core::optimizer::{Optimizer, OptimizerSpec, RateSchedule, Rule, Step};
+use slackline_core::wire::{Mark, PushOutcome, Pushed};
 use slackline_server_core::{Shard, ShardEvent};
 
 use crate::simulation::sight::{Law, PushKey, Sight, Verdict, Violation, holds};
@@ -24,6 +25,7 @@ struct Arrived {
     origin: PushKey,
     batch: BatchIndex,
     samples: u32,
+    clock: Clock,
     pulled: Version,
     gradient: Vec<f32>,
 }
@@ -35,6 +37,10 @@ struct Replay {
     values: Option<Vec<f32>>,
     arrived: BTreeMap<(WorkerId, Incarnation, Sequence), Arrived>,
     applied: BTreeSet<PushKey>,
+    /// Those of which it is known what became of them.
+    settled: BTreeSet<(WorkerId, Incarnation, Sequence)>,
+    /// Those that waited when another copy took over: their answer is said to nobody, until they come again.
+    orphans: BTreeSet<(WorkerId, Incarnation, Sequence)>,
     /// Answered as applied in the present event, with the version they made and their staleness.
     fresh: Vec<(Version, u64, Arrived)>,
     /// Answered as being in the buffer, with their staleness.
@@ -42,6 +48,8 @@ struct Replay {
     version: Version,
     /// The furthest batch so far: the rate never goes back.
     furthest: BatchIndex,
+    /// Its optimizer's slots came from a checkpoint: what the values must be cannot be said any more.
+    is_judged: bool,
 }
 
 /// See the module.
@@ -55,6 +63,10 @@ pub(crate) struct CountedOnce {
     layout: Layout,
     batch_count: u64,
     shards: BTreeMap<ShardId, Replay>,
+    /// Whether what is acknowledged outlives its server.
+    is_kept: bool,
+    /// What workers were told to be applied: it must stay so, whoever dies.
+    acknowledged: BTreeMap<ShardId, BTreeSet<PushKey>>,
 }
 
 impl CountedOnce {
@@ -68,6 +80,8 @@ impl CountedOnce {
             layout: problem.layout().clone(),
             batch_count: scenario.batch_count(),
             shards: BTreeMap::new(),
+            is_kept: scenario.durability != Durability::Memory,
+            acknowledged: BTreeMap::new(),
         }
     }
 
@@ -78,10 +92,13 @@ impl CountedOnce {
             values: None,
             arrived: BTreeMap::new(),
             applied: BTreeSet::new(),
+            settled: BTreeSet::new(),
+            orphans: BTreeSet::new(),
             fresh: Vec::new(),
             gathered: Vec::new(),
             version: Version(0),
             furthest: BatchIndex(0),
+            is_judged: true,
         })
     }
 
@@ -94,13 +111,28 @@ impl CountedOnce {
     ) -> Verdict {
         let replay = self.replay(shard);
         match event {
+            ShardEvent::Lead { .. } => {
+                let waits = replay.arrived.keys().filter(|name| !replay.settled.contains(*name));
+                replay.orphans = waits.copied().collect();
+                // When they are applied nobody hears of it, and the order is not known.
+                replay.is_judged &= replay.orphans.is_empty();
+            }
+            ShardEvent::Resolve { worker, incarnation, through } => {
+                let of_it = (*worker, *incarnation, Sequence(0))..=(*worker, *incarnation, *through);
+                let waits = replay.arrived.range(of_it).filter(|(name, _)| !replay.settled.contains(*name));
+                let waits: Vec<_> = waits.map(|(name, _)| *name).collect();
+                replay.is_judged &= waits.is_empty();
+                // Their answers have nobody to go to: not all are given.
+                replay.orphans.extend(waits);
+            }
             ShardEvent::Initialize(values) if replay.values.is_none() => replay.values = Some(values.clone()),
             ShardEvent::Push(push) => {
                 if let (Some(origin), Some(sent)) = (origin, sent) {
                     let name = (push.worker, push.incarnation, push.sequence);
                     let gradient = sent.to_vec();
                     let (batch, samples, pulled) = (push.batch, push.samples, push.pulled);
-                    let arrived = Arrived { origin, batch, samples, pulled, gradient };
+                    let clock = push.clock;
+                    let arrived = Arrived { origin, batch, samples, clock, pulled, gradient };
                     replay.arrived.entry(name).or_insert(arrived);
                 }
             }
@@ -111,15 +143,21 @@ impl CountedOnce {
 
     fn answered(&mut self, shard: &Shard, speaker: (WorkerId, Incarnation), pushed: &Pushed) -> Verdict {
         let replay = self.replay(shard);
+        let name = (speaker.0, speaker.1, pushed.sequence);
+        replay.settled.insert(name);
         let (PushOutcome::Applied { staleness, .. } | PushOutcome::Gathered { staleness, .. }) =
             pushed.outcome
         else {
             return Ok(());
         };
         if pushed.duplicate {
+            if replay.orphans.contains(&name)
+                && let Some(arrived) = replay.arrived.get(&name)
+            {
+                replay.applied.insert(arrived.origin);
+            }
             return Ok(());
         }
-        let name = (speaker.0, speaker.1, pushed.sequence);
         let Some(arrived) = replay.arrived.get(&name).cloned() else {
             return holds(LAW, false, || format!("{} applied {name:?}, which never came", shard.id()));
         };
@@ -166,7 +204,55 @@ impl CountedOnce {
             }
             replay.version = *version;
         }
-        same_bits(replay.values.as_deref(), shard)
+        if replay.is_judged { same_bits(replay.values.as_deref(), shard) } else { Ok(()) }
+    }
+
+    /// What a worker was told to be applied is applied.
+    fn told(&mut self, key: PushKey, pushed: &Pushed) -> Verdict {
+        let replay = self.shards.get(&pushed.shard);
+        let known = replay.is_some_and(|replay| replay.applied.contains(&key));
+        self.acknowledged.entry(pushed.shard).or_default().insert(key);
+        // What was acknowledged from memory alone can be on its way while its server is replaced.
+        holds(LAW, known || !self.is_kept, || format!("{key:?} was told of {pushed:?}, which did not happen"))
+    }
+
+    /// Another copy of a shard has taken over.
+    fn cut_back(&mut self, shard: ShardId, is_kept: bool) -> Verdict {
+        let applied = self.shards.get(&shard).map(|replay| &replay.applied);
+        let has = |key: &PushKey| applied.is_some_and(|applied| applied.contains(key));
+        let Some(told) = self.acknowledged.get_mut(&shard) else { return Ok(()) };
+        let lost = told.iter().find(|key| !has(key)).copied();
+        told.retain(has);
+        holds("acknowledged is kept", lost.is_none() || !is_kept, || {
+            format!("{shard} has lost {lost:?}, which its worker was told to be applied")
+        })
+    }
+
+    /// A shard begins anew from a checkpoint: pushes that its cut does not have are lost.
+    fn restored(&mut self, shard: &Shard, mark: &Mark) {
+        // Slots, and how far the rate had come, are those of the checkpoint.
+        let plain = self.spec.rule == Rule::Sgd && self.spec.schedule == RateSchedule::CONSTANT;
+        let is_plain = plain && !self.policy_gathers();
+        let replay = self.replay(shard);
+        let cut_of = |worker| {
+            let named = mark.cuts.iter().find(|(one, _)| *one == worker).map(|(_, cut)| *cut);
+            named.or(mark.rest).unwrap_or_default()
+        };
+        let clocks: BTreeMap<PushKey, Clock> =
+            replay.arrived.values().map(|arrived| (arrived.origin, arrived.clock)).collect();
+        replay.applied.retain(|key| clocks.get(key).is_some_and(|clock| *clock < cut_of(key.worker)));
+        replay.values = shard.values().map(<[f32]>::to_vec);
+        replay.version = shard.version();
+        replay.fresh.clear();
+        replay.gathered.clear();
+        replay.is_judged = is_plain;
+        let applied = self.shards.get(&shard.id()).map(|replay| replay.applied.clone()).unwrap_or_default();
+        self.acknowledged.entry(shard.id()).or_default().retain(|key| applied.contains(key));
+    }
+
+    /// Whether pushes can wait in a buffer over a cut.
+    const fn policy_gathers(&self) -> bool {
+        matches!(self.policy, PolicySpec::Buffer { .. } | PolicySpec::Quorum { .. })
     }
 }
 
@@ -184,17 +270,20 @@ impl Law for CountedOnce {
             Sight::Before { shard, event, origin, sent } => self.before(shard, event, *origin, *sent),
             Sight::Answered { shard, speaker, pushed } => self.answered(shard, *speaker, pushed),
             Sight::After { shard } => self.after(shard),
-            Sight::Told { key, pushed } => {
-                let replay = self.shards.get(&pushed.shard);
-                let known = replay.is_some_and(|replay| replay.applied.contains(key));
-                holds(LAW, known, || format!("{key:?} was told of {pushed:?}, which did not happen"))
+            Sight::Told { key, pushed } => self.told(*key, pushed),
+            Sight::CutBack { shard, is_kept } => self.cut_back(*shard, *is_kept),
+            Sight::Restored { shard, mark } => {
+                self.restored(shard, mark);
+                Ok(())
             }
             Sight::Served { shard, values, .. } => {
                 let is_present = shard.values() == Some(*values);
                 holds(LAW, is_present, || format!("{} served what are not its values", shard.id()))
             }
             Sight::Over { shards, .. } => {
-                let kept = shards.iter().try_for_each(|shard| {
+                let judged =
+                    |shard: &&&Shard| self.shards.get(&shard.id()).is_none_or(|replay| replay.is_judged);
+                let kept = shards.iter().filter(judged).try_for_each(|shard| {
                     same_bits(self.shards.get(&shard.id()).and_then(|replay| replay.values.as_deref()), shard)
                 });
                 kept.map_err(|violation| Violation {
@@ -204,5 +293,9 @@ impl Law for CountedOnce {
             }
             _ => Ok(()),
         }
+    }
+
+    fn forget(&mut self, shard: ShardId) {
+        self.shards.remove(&shard);
     }
 }

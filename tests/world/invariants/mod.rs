@@ -7,6 +7,7 @@ pub(crate) mod liveness;
 pub(crate) mod read_rule;
 pub(crate) mod sample_use;
 pub(crate) mod version_staleness;
+pub(crate) mod whole_steps;
 
 use crate::simulation::sight::Law;
 use crate::simulation::{Problem, Scenario};
@@ -17,9 +18,10 @@ pub(crate) fn all(scenario: &Scenario, problem: &dyn Problem) -> Vec<Box<dyn Law
     vec![
         Box::new(bounded_queues::BoundedQueues::default()),
         Box::new(counted_once::CountedOnce::new(scenario, problem)),
-        Box::new(read_rule::ReadRule::new(scenario.policy)),
+        Box::new(read_rule::ReadRule::new(scenario)),
         Box::new(version_staleness::VersionStaleness::new(scenario)),
         Box::new(sample_use::SampleUse::default()),
+        Box::new(whole_steps::WholeSteps::new(scenario)),
         Box::new(last_evaluation::LastEvaluation::default()),
     ]
 }

@@ -4,14 +4,16 @@
 //! That a serve was right can show only later: a worker that counted at the time must never push an iteration below c - s afterwards. So
 //! each serve writes down a promise for every worker that counts, and each push is held against it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use slackline_core::consistency::{PolicySpec, Standing};
+use slackline_core::config::Steps;
+use slackline_core::consistency::Standing;
 use slackline_core::ids::{Incarnation, Sequence, ShardId, WorkerId};
 use slackline_core::wire::{PullKind, Pushed};
 use slackline_server_core::shard::Push;
 use slackline_server_core::{Shard, ShardEvent};
 
+use crate::simulation::Scenario;
 use crate::simulation::sight::{Law, Sight, Verdict, holds};
 
 const LAW: &str = "read rule";
@@ -28,28 +30,63 @@ struct Row {
     promised: u64,
     /// Its pushes: clock, and whether it is known what became of them.
     pushes: BTreeMap<Sequence, (u64, bool)>,
+    /// Pushes up to here were answered before it came.
+    before: u64,
+    /// It was removed.
+    gone: bool,
+}
+
+impl Row {
+    const fn new(incarnation: Incarnation, counts: bool, before: u64) -> Self {
+        Self { incarnation, counts, present: true, promised: 0, pushes: BTreeMap::new(), before, gone: false }
+    }
+
+    /// It is no member any more, though it may be once more where another copy takes over.
+    fn leave(&mut self) {
+        (self.counts, self.present, self.promised, self.gone) = (false, false, 0, true);
+    }
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct ReadRule {
     staleness: Option<u64>,
+    /// A push counts when its step is whole, and not when it arrives.
+    is_whole: bool,
     shards: BTreeMap<ShardId, BTreeMap<WorkerId, Row>>,
+    /// Shards that were restored from a checkpoint: what was promised before is gone with what was lost.
+    restored: BTreeSet<ShardId>,
 }
 
 impl ReadRule {
-    pub(crate) fn new(policy: PolicySpec) -> Self {
-        Self { staleness: policy.staleness(), shards: BTreeMap::new() }
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        let is_whole = scenario.steps == Steps::Whole;
+        Self {
+            staleness: scenario.policy.staleness(),
+            is_whole,
+            shards: BTreeMap::new(),
+            restored: BTreeSet::new(),
+        }
     }
 
     fn before(&mut self, shard: &Shard, event: &ShardEvent) -> Verdict {
         let rows = self.shards.entry(shard.id()).or_default();
         match event {
-            ShardEvent::Enter { worker, incarnation, standing, .. } => {
+            ShardEvent::Enter { worker, incarnation, standing, answered, .. } => {
                 let counts = *standing == Standing::Active;
-                let (promised, pushes) = (0, BTreeMap::new());
-                let row = Row { incarnation: *incarnation, counts, present: true, promised, pushes };
-                rows.insert(*worker, row);
+                match rows.get_mut(worker).filter(|row| row.incarnation == *incarnation) {
+                    // It comes again, to a copy that took over.
+                    Some(row) => {
+                        row.counts |= counts;
+                        (row.present, row.gone) = (true, false);
+                        row.before = row.before.max(answered.0);
+                    }
+                    None => drop(rows.insert(*worker, Row::new(*incarnation, counts, answered.0))),
+                }
+            }
+            ShardEvent::Fence { worker, incarnation } | ShardEvent::Resolve { worker, incarnation, .. } => {
+                let row = rows.get_mut(worker).filter(|row| row.incarnation == *incarnation);
+                row.into_iter().for_each(Row::leave);
             }
             ShardEvent::Reenter { worker, .. } => {
                 if let Some(row) = rows.get_mut(worker) {
@@ -61,21 +98,37 @@ impl ReadRule {
                     (row.counts, row.present, row.promised) = (false, false, 0);
                 }
             }
-            ShardEvent::Remove { worker } => drop(rows.remove(worker)),
-            ShardEvent::Push(push) => return Self::arrives(shard, rows, push),
+            ShardEvent::Remove { worker } => rows.get_mut(worker).into_iter().for_each(Row::leave),
+            ShardEvent::Lead { members, .. } => {
+                // What waits is applied without a word to anybody, or comes again.
+                let pushes = rows.values_mut().flat_map(|row| row.pushes.values_mut());
+                pushes.for_each(|push| push.1 = true);
+                for (worker, incarnation, _) in members {
+                    match rows.get_mut(worker).filter(|row| row.incarnation >= *incarnation) {
+                        Some(row) if row.incarnation == *incarnation => {
+                            (row.present, row.gone) = (true, false)
+                        }
+                        Some(_) => {}
+                        None => drop(rows.insert(*worker, Row::new(*incarnation, false, 0))),
+                    }
+                }
+            }
+            ShardEvent::Push(push) => return Self::arrives(shard, rows, push, self.is_whole),
             _ => {}
         }
         Ok(())
     }
 
-    fn arrives(shard: &Shard, rows: &mut BTreeMap<WorkerId, Row>, push: &Push) -> Verdict {
+    fn arrives(shard: &Shard, rows: &mut BTreeMap<WorkerId, Row>, push: &Push, is_whole: bool) -> Verdict {
         let Some(row) = rows.get_mut(&push.worker) else { return Ok(()) };
-        if row.incarnation != push.incarnation || row.pushes.contains_key(&push.sequence) {
+        if row.gone || row.incarnation != push.incarnation || row.pushes.contains_key(&push.sequence) {
             return Ok(());
         }
         let is_kept = !row.counts || push.clock.0 >= row.promised;
         row.pushes.insert(push.sequence, (push.clock.0, false));
-        row.counts = row.present;
+        if !is_whole {
+            row.counts = row.present;
+        }
         holds(LAW, is_kept, || {
             format!(
                 "{} of {} at {} came to {}, which had served values that should include all below clock {}",
@@ -97,6 +150,7 @@ impl ReadRule {
             && let Some(push) = row.pushes.get_mut(&pushed.sequence)
         {
             push.1 = true;
+            row.counts |= row.present && self.is_whole;
         }
     }
 
@@ -105,12 +159,12 @@ impl ReadRule {
             return Ok(());
         };
         let rows = self.shards.entry(shard.id()).or_default();
-        let own = rows.get(&reader.0).filter(|row| row.incarnation == reader.1);
+        let own = rows.get(&reader.0).filter(|row| !row.gone && row.incarnation == reader.1);
         let Some(own) = own else {
             return holds(LAW, false, || format!("{} served {reader:?}, which is no member", shard.id()));
         };
         let has = |sequence| own.pushes.get(&Sequence(sequence)).is_some_and(|push| push.1);
-        let missing = (1..=after.0).find(|sequence| !has(*sequence));
+        let missing = (own.before + 1..=after.0).find(|sequence| !has(*sequence));
         holds(LAW, missing.is_none(), || {
             format!("{} served {reader:?} at {clock} without its own push {missing:?}", shard.id())
         })?;
@@ -131,6 +185,15 @@ impl ReadRule {
 impl Law for ReadRule {
     fn see(&mut self, sight: &Sight<'_>) -> Verdict {
         match sight {
+            Sight::Restored { shard, .. } => {
+                self.restored.insert(shard.id());
+                Ok(())
+            }
+            Sight::Before { shard, .. } | Sight::Answered { shard, .. } | Sight::Served { shard, .. }
+                if self.restored.contains(&shard.id()) =>
+            {
+                Ok(())
+            }
             Sight::Before { shard, event, .. } => self.before(shard, event),
             Sight::Answered { shard, speaker, pushed } => {
                 self.answered(shard, *speaker, pushed);
@@ -139,5 +202,9 @@ impl Law for ReadRule {
             Sight::Served { shard, reader, asked, .. } => self.served(shard, *reader, *asked),
             _ => Ok(()),
         }
+    }
+
+    fn forget(&mut self, shard: ShardId) {
+        self.shards.remove(&shard);
     }
 }

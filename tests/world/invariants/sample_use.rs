@@ -22,10 +22,14 @@ type Name = (ShardId, WorkerId, Incarnation, Sequence);
 #[derive(Debug, Default)]
 pub(crate) struct SampleUse {
     arrived: BTreeMap<Name, (PushKey, BatchIndex, u32)>,
+    /// Those that were answered.
+    settled: BTreeSet<Name>,
     /// Which shards applied which push of which batch.
     applied: BTreeMap<BatchIndex, BTreeMap<PushKey, (BTreeSet<ShardId>, u32)>>,
     disturbed: bool,
     dropped: bool,
+    /// Updates were lost with a server, which durability allowed.
+    lossy: bool,
 }
 
 impl SampleUse {
@@ -72,12 +76,26 @@ impl Law for SampleUse {
     fn see(&mut self, sight: &Sight<'_>) -> Verdict {
         match sight {
             Sight::Disturbed => self.disturbed = true,
+            Sight::Restored { .. } => self.lossy = true,
+            Sight::CutBack { is_kept, .. } => self.lossy |= !is_kept,
             Sight::Before { shard, event: ShardEvent::Push(push), origin: Some(origin), .. } => {
                 let name = (shard.id(), push.worker, push.incarnation, push.sequence);
                 self.arrived.entry(name).or_insert((*origin, push.batch, push.samples));
             }
+            Sight::Before { shard, event: ShardEvent::Resolve { worker, incarnation, through }, .. } => {
+                // Where steps are whole, what waits of a worker that is gone is applied; there is nobody to be told.
+                let of_it = (shard.id(), *worker, *incarnation, Sequence(0))
+                    ..=(shard.id(), *worker, *incarnation, *through);
+                let waits = self.arrived.range(of_it).filter(|(name, _)| !self.settled.contains(*name));
+                for (origin, batch, samples) in waits.map(|(_, arrived)| *arrived) {
+                    let (shards, count) = self.applied.entry(batch).or_default().entry(origin).or_default();
+                    shards.insert(shard.id());
+                    *count = samples;
+                }
+            }
             Sight::Answered { shard, speaker, pushed } => {
                 let name = (shard.id(), speaker.0, speaker.1, pushed.sequence);
+                self.settled.insert(name);
                 // What some shards drop and others take is not done again.
                 self.dropped |= matches!(pushed.outcome, PushOutcome::Dropped(_));
                 if let (
@@ -92,10 +110,25 @@ impl Law for SampleUse {
                 }
             }
             Sight::Over { scenario, shards, recorded } => {
+                if self.lossy {
+                    return Ok(());
+                }
                 return self.over(scenario, shards.len(), *recorded);
             }
             _ => {}
         }
         Ok(())
+    }
+
+    fn forget(&mut self, shard: ShardId) {
+        self.arrived.retain(|(of, ..), _| *of != shard);
+        self.settled.retain(|(of, ..)| *of != shard);
+        for pushes in self.applied.values_mut() {
+            pushes.values_mut().for_each(|(shards, _)| {
+                shards.remove(&shard);
+            });
+            pushes.retain(|_, (shards, _)| !shards.is_empty());
+        }
+        self.applied.retain(|_, pushes| !pushes.is_empty());
     }
 }

@@ -30,6 +30,7 @@ impl Law for VersionStaleness {
     fn see(&mut self, sight: &Sight<'_>) -> Verdict {
         match sight {
             Sight::Disturbed => self.bound = None,
+            Sight::Restored { .. } => self.bound = None,
             Sight::Sent { key, computed_on, claimed } => {
                 return holds(LAW, computed_on == claimed, || {
                     format!("{key:?} was computed on {computed_on} and says {claimed}")
@@ -44,7 +45,7 @@ impl Law for VersionStaleness {
                 let name = (shard.id(), speaker.0, speaker.1, pushed.sequence);
                 let pulled = self.pulled.get(&name).copied().unwrap_or_default();
                 // The version it made is one above the one it met.
-                let passed = version.0 - 1 - pulled.0;
+                let passed = (version.0 - 1).saturating_sub(pulled.0);
                 holds(LAW, passed == staleness, || {
                     format!("{name:?} passed {passed}, was told {staleness}")
                 })?;
@@ -56,5 +57,9 @@ impl Law for VersionStaleness {
             _ => {}
         }
         Ok(())
+    }
+
+    fn forget(&mut self, shard: ShardId) {
+        self.pulled.retain(|(of, ..), _| *of != shard);
     }
 }

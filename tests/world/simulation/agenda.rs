@@ -3,23 +3,45 @@
 use std::collections::BTreeMap;
 
 use slackline_core::ids::{BatchIndex, Moment, ShardId};
-use slackline_server_core::ShardEvent;
+use slackline_core::wire::Place;
+use slackline_server_core::replica::Index;
+use slackline_server_core::{ControlEvent, HostEvent, ShardState};
 
+use super::feeds::Moved;
 use super::network::{Inward, Outward};
 use super::sight::PushKey;
 
 /// Something that happens at a moment.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "it is made once and moved twice; a box would cost more")]
 pub(crate) enum Happening {
     /// Something reaches the server's end of a connection.
     AtServer { connection: usize, what: Inward },
     /// Something reaches the worker's end of a connection.
     AtWorker { connection: usize, what: Outward },
-    /// A shard's owner takes an event from its inbox; a push comes with its true name.
-    AtShard { server: usize, boot: u64, shard: ShardId, event: ShardEvent, origin: Option<PushKey> },
-    /// A shard has told control that it has values.
-    HasValues { server: usize, boot: u64, shard: ShardId },
+    /// A host takes an event from its inbox; a push comes with its true name.
+    AtHost { server: usize, boot: u64, shard: ShardId, event: HostEvent, origin: Option<PushKey> },
+    /// A host or its shard tells control something.
+    Said { server: usize, boot: u64, event: Box<ControlEvent> },
+    /// Something moves on a way between two copies.
+    Feed { feed: usize, what: Moved },
+    /// A disk has a shard's journal up to some record.
+    Written { server: usize, boot: u64, shard: ShardId, index: Index, upto: (u64, usize) },
+    /// The same, for what the host need not know.
+    Synced { server: usize, boot: u64, shard: ShardId, upto: (u64, usize) },
+    /// A host's state is fetched.
+    Load { server: usize, boot: u64, shard: ShardId, place: Place },
+    /// A shard's part of a checkpoint reaches the store.
+    Saved { server: usize, boot: u64, number: u64, state: Box<ShardState> },
+    /// What the coordinator has heard is on its disk, up to so many events.
+    Noted { boot: u64, upto: usize },
+    /// The map with this number is on its disk.
+    Kept { boot: u64, number: u64 },
+    /// A checkpoint's manifest is in the store.
+    Sealed { boot: u64, number: u64 },
+    /// A server other than the coordinator's looks for the coordinator.
+    Report { server: usize, boot: u64 },
+    /// A server's process begins.
+    Begin { server: usize, boot: u64 },
     /// The clock of a server's loop.
     ServerTick { server: usize, boot: u64 },
     /// The clock of a worker's loop; an older wake is void.
@@ -34,7 +56,7 @@ pub(crate) enum Happening {
     Stop { server: usize },
     /// A new worker process starts.
     Start,
-    /// A server comes back without its state.
+    /// A server crashes, or comes back without its memory.
     Reboot { server: usize },
     /// Something goes wrong.
     Mishap,

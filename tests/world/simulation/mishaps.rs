@@ -19,6 +19,11 @@ impl World {
         }
         let when = self.now.after(self.chance.micros(10_000, self.weather.mishap_pause));
         self.agenda.at(when, Happening::Mishap);
+        if self.weather.servers_fail
+            && self.chance.happens(if self.weather.processes_fail { 400 } else { 700 })
+        {
+            return self.server_mishap();
+        }
         let running = self.running();
         let kinds = if self.weather.processes_fail { 11 } else { 3 };
         match self.chance.between(0, kinds) {
@@ -116,6 +121,13 @@ impl World {
         if let Some(process) = self.chance.pick(running) {
             let factor = self.chance.between(1, 8);
             self.processes[process].pace = (self.processes[process].pace * factor).min(600_000);
+            if self.chance.happens(300) {
+                let jump = self.chance.micros(1_000, 2_000_000).as_nanos() as u64;
+                self.trace
+                    .line(self.now, format_args!("! the clock of process {process} jumps by {jump} ns"));
+                self.processes[process].ahead += jump;
+                self.counts.clock_jumps += 1;
+            }
         }
         Ok(())
     }
@@ -124,8 +136,13 @@ impl World {
     pub(crate) fn calm(&mut self) -> Verdict {
         self.trace.line(self.now, format_args!("! nothing goes wrong from here on"));
         self.weather = Weather { mishap_pause: 0, ..Weather::CALM };
-        if self.scenario.reboot.is_some() {
-            // Those that are left have their reasons to end; a new one could only wait for others.
+        self.calm_servers();
+        self.ensure_workers()
+    }
+
+    /// Once nothing goes wrong any more there are enough workers to finish.
+    pub(crate) fn ensure_workers(&mut self) -> Verdict {
+        if self.ends[0].is_some() || self.weather.mishap_pause > 0 {
             return Ok(());
         }
         let started = self.servers[0].control.is_started();
@@ -136,30 +153,5 @@ impl World {
             self.start_process()?;
         }
         Ok(())
-    }
-
-    /// A server crashes, and comes back later as another process without its state.
-    pub(crate) fn reboot(&mut self, server: usize) -> Verdict {
-        if self.servers[server].up {
-            self.trace.line(self.now, format_args!("! server {server} crashes"));
-            self.servers[server].up = false;
-            let of_it = |(_, link): &(usize, &super::network::Connection)| link.server == server;
-            let links: Vec<usize> =
-                self.connections.iter().enumerate().filter(of_it).map(|(index, _)| index).collect();
-            for connection in links {
-                self.connections[connection].server_end = false;
-                self.cut(connection);
-            }
-            let when = self.now.after(self.chance.micros(100_000, 5_000_000));
-            self.agenda.at(when, Happening::Reboot { server });
-            return Ok(());
-        }
-        self.trace.line(self.now, format_args!("! server {server} is back"));
-        let boot = self.servers[server].boot + 1000;
-        self.servers[server] = self.new_server(server, boot);
-        if self.scenario.joins_after_reboot {
-            self.start_process()?;
-        }
-        self.server_tick(server, boot)
     }
 }

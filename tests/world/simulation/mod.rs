@@ -1,17 +1,27 @@
 //! The simulated world: the real cores of servers and workers, driven in virtual time from one seed.
 //!
-//! Only what the cores do not contain is simulated: time, the network, the shells around the cores, crashes. Read in this order:
-//! [`scenario`] (what a run is), [`world`] (the loop), [`network`] (what links do), [`servers`] and [`workers`] (the shells),
-//! [`mishaps`] (what goes wrong), [`sight`] (what the invariants see).
+//! Only what the cores do not contain is simulated: time, the network, disks, the shells around the cores, crashes. Read in this order:
+//! [`scenario`] (what a run is), [`world`] (the loop), [`network`] and [`feeds`] (what links do), [`machines`] and [`disk`],
+//! [`servers`], [`hosts`], [`cluster`] and [`workers`] (the shells), [`mishaps`] and [`faults`] (what goes wrong), [`lineage`] (the true
+//! history of every shard), [`sight`] (what the invariants see).
 
 pub(crate) mod agenda;
 pub(crate) mod chance;
+pub(crate) mod cluster;
+pub(crate) mod counts;
+pub(crate) mod disk;
+pub(crate) mod faults;
+pub(crate) mod feeds;
+pub(crate) mod hosts;
+pub(crate) mod lineage;
+pub(crate) mod machines;
 pub(crate) mod mishaps;
 pub(crate) mod network;
 pub(crate) mod problem;
 pub(crate) mod scenario;
 pub(crate) mod servers;
 pub(crate) mod sight;
+pub(crate) mod store;
 pub(crate) mod trace;
 pub(crate) mod workers;
 pub(crate) mod world;

@@ -40,13 +40,24 @@ pub(crate) enum Outward {
     Lost,
 }
 
-/// One connection between a process and a server, with what each end knows.
+/// Who made a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Peer {
+    /// A worker's process.
+    Process(usize),
+    /// Another server, in the process with this boot number: it speaks to the coordinator.
+    Server(usize, u64),
+}
+
+/// One connection to a server, with what each end knows.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
-    pub(crate) process: usize,
+    pub(crate) peer: Peer,
     pub(crate) server: usize,
+    /// The boot number of the server's process that took it.
+    pub(crate) boot: u64,
     pub(crate) session: Option<SessionId>,
-    /// The worker's end is there.
+    /// The end of whoever made it is there.
     pub(crate) worker_end: bool,
     /// The server's end is there.
     pub(crate) server_end: bool,
@@ -61,7 +72,7 @@ pub(crate) struct Connection {
 const NEVER: Moment = Moment(u64::MAX);
 
 impl World {
-    fn delay(&mut self, is_transfer: bool) -> std::time::Duration {
+    pub(crate) fn delay(&mut self, is_transfer: bool) -> std::time::Duration {
         let weather = self.weather;
         let longest = if is_transfer { weather.transfer_delay } else { weather.delay };
         let usual = self.chance.micros(100, longest);
@@ -72,10 +83,20 @@ impl World {
     /// A worker's shell connects.
     pub(crate) fn dial(&mut self, process: usize, server: ServerId) {
         let server = server.0 as usize;
+        let connection = self.connect(Peer::Process(process), server);
+        if let Some(former) = self.processes[process].links.insert(server, connection) {
+            self.hang_up(former);
+        }
+        self.processes[process].expected.retain(|(owner, _, _), _| *owner != server);
+    }
+
+    /// Somebody connects to a server.
+    pub(crate) fn connect(&mut self, peer: Peer, server: usize) -> usize {
         let connection = self.connections.len();
         self.connections.push(Connection {
-            process,
+            peer,
             server,
+            boot: 0,
             session: None,
             worker_end: true,
             server_end: false,
@@ -85,16 +106,26 @@ impl World {
             inward_cut: NEVER,
             outward_cut: NEVER,
         });
-        if let Some(former) = self.processes[process].links.insert(server, connection) {
-            self.hang_up(former);
-        }
-        self.processes[process].expected.retain(|(owner, _, _), _| *owner != server);
-        if self.chance.happens(self.weather.connect_fails) {
+        if self.is_parted(peer, server) || self.chance.happens(self.weather.connect_fails) {
             let when = self.now.after(self.chance.micros(1_000, 1_500_000));
             self.agenda.at(when, Happening::AtWorker { connection, what: Outward::Failed });
         } else {
             self.send_inward(connection, Inward::Dial);
         }
+        connection
+    }
+
+    /// Whether there is no way between the two at present.
+    pub(crate) fn is_parted(&self, peer: Peer, server: usize) -> bool {
+        self.parted.iter().any(|(left, right, until)| {
+            *until > self.now
+                && match peer {
+                    Peer::Process(_) => (*left, *right) == (peer, server),
+                    Peer::Server(other, _) => {
+                        matches!(left, Peer::Server(one, _) if (*one, *right) == (other, server) || (*one, *right) == (server, other))
+                    }
+                }
+        })
     }
 
     /// A worker's shell closes; what it sent before may be lost with the connection or not.
@@ -204,7 +235,9 @@ impl World {
     /// Something reaches a server, unless it was lost.
     pub(crate) fn at_server(&mut self, connection: usize, what: Inward) -> super::sight::Verdict {
         let link = &self.connections[connection];
-        let is_lost = self.now >= link.inward_cut && !matches!(what, Inward::Gone);
+        // What a process that is gone was reading is gone with it.
+        let is_former = link.server_end && link.boot != self.servers[link.server].boot;
+        let is_lost = is_former || (self.now >= link.inward_cut && !matches!(what, Inward::Gone));
         match what {
             _ if is_lost => Ok(()),
             Inward::Dial => self.accept(connection),
@@ -224,11 +257,18 @@ impl World {
     /// Something reaches a worker, unless it was lost.
     pub(crate) fn at_worker(&mut self, connection: usize, what: Outward) -> super::sight::Verdict {
         let link = &self.connections[connection];
-        let (process, server) = (link.process, link.server);
+        let server = link.server;
         let is_over = matches!(what, Outward::Lost | Outward::Failed);
         if !link.worker_end || (self.now >= link.outward_cut && !is_over) {
             return Ok(());
         }
+        if is_over {
+            self.connections[connection].worker_end = false;
+        }
+        let process = match self.connections[connection].peer {
+            Peer::Process(process) => process,
+            Peer::Server(from, boot) => return self.at_follower(connection, (from, boot), what),
+        };
         let id = ServerId(server as u32);
         let event = match what {
             Outward::Connected => Event::Connected { server: id },
@@ -244,8 +284,7 @@ impl World {
             }
             Outward::Lost => Event::Lost { server: id },
         };
-        if is_over {
-            self.connections[connection].worker_end = false;
+        if is_over && self.processes[process].links.get(&server) == Some(&connection) {
             self.processes[process].links.remove(&server);
         }
         self.worker_event(process, event)

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use slackline_core::config::{Durability, Steps};
 use slackline_core::consistency::{DelaySpec, PolicySpec, Treatment};
 use slackline_core::optimizer::{OptimizerSpec, Per, RateSchedule, Rule, Shape};
 use slackline_core::schedule::Cut;
@@ -25,8 +26,12 @@ pub(crate) struct Weather {
     pub(crate) duplicate: u64,
     /// Longest pause between two mishaps; zero for none.
     pub(crate) mishap_pause: u64,
-    /// Whether processes die, freeze, come and go; otherwise only connections do.
+    /// Whether workers' processes die, freeze, come and go; otherwise only connections do.
     pub(crate) processes_fail: bool,
+    /// Whether servers die, freeze, lose their ways to each other, their disks' speed and room.
+    pub(crate) servers_fail: bool,
+    /// Longest usual time of a write to a disk.
+    pub(crate) disk: u64,
 }
 
 impl Weather {
@@ -40,15 +45,18 @@ impl Weather {
         duplicate: 0,
         mishap_pause: 0,
         processes_fail: false,
+        servers_fail: false,
+        disk: 2_000,
     };
 
-    /// From 0 (calm) to 3 (everything).
+    /// From 0 (calm) to 4 (everything).
     pub(crate) fn of_level(level: u64, chance: &mut Chance) -> Self {
         let rough = Self {
             delay: chance.between(500, 30_000),
             transfer_delay: chance.between(500, 200_000),
             spike: chance.between(0, 20),
             spike_delay: 300_000,
+            disk: chance.between(200, 30_000),
             ..Self::CALM
         };
         let lossy = Self {
@@ -61,7 +69,8 @@ impl Weather {
             0 => Self::CALM,
             1 => rough,
             2 => lossy,
-            _ => Self { spike_delay: chance.between(300_000, 3_000_000), processes_fail: true, ..lossy },
+            3 => Self { spike_delay: chance.between(300_000, 3_000_000), processes_fail: true, ..lossy },
+            _ => Self { processes_fail: chance.happens(500), servers_fail: true, ..lossy },
         }
     }
 }
@@ -104,10 +113,14 @@ pub(crate) struct Scenario {
     pub(crate) lease: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) tamper: Option<Tamper>,
-    /// A server that crashes and comes back without its state, and when.
+    /// Copies of each shard.
+    pub(crate) replicas: u32,
+    pub(crate) durability: Durability,
+    pub(crate) steps: Steps,
+    /// A checkpoint after so many clocks.
+    pub(crate) checkpoint_every: Option<u64>,
+    /// A server that crashes and comes back without its memory, and when.
     pub(crate) reboot: Option<(usize, Duration)>,
-    /// Whether a worker that knows nothing of it joins then.
-    pub(crate) joins_after_reboot: bool,
 }
 
 impl Scenario {
@@ -115,15 +128,21 @@ impl Scenario {
     pub(crate) fn of_seed(seed: u64) -> Self {
         let mut chance = Chance::new(seed);
         let policy = policy(&mut chance);
-        let level = chance.between(0, 3);
-        let weather = Weather::of_level(level, &mut chance);
+        let level = chance.between(0, 5);
+        let mut weather = Weather::of_level(level, &mut chance);
+        let servers = chance.between(1, 4) as u32;
+        let (replicas, durability) = copies(servers, &mut chance);
+        let checkpoint_every = chance.happens(600).then(|| chance.between(1, 6));
+        let is_forgetful = durability == Durability::Memory && replicas == 1 && checkpoint_every.is_none();
+        // Without any of them a server that dies ends the run: once in a while is enough to see that it does so by name.
+        weather.servers_fail &= !is_forgetful || chance.happens(150);
         Self {
             seed,
             policy,
             delay: delay(&mut chance),
             optimizer: optimizer(&mut chance),
             workers: chance.between(1, 6) as u32,
-            servers: chance.between(1, 3) as u32,
+            servers,
             shards_per_server: chance.between(1, 2) as u32,
             keys: chance.between(20, 100),
             samples: chance.between(20, 120),
@@ -137,8 +156,11 @@ impl Scenario {
             lease: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(20),
             tamper: None,
+            replicas,
+            durability,
+            steps: if chance.happens(500) { Steps::Whole } else { Steps::Parts },
+            checkpoint_every,
             reboot: None,
-            joins_after_reboot: false,
         }
     }
 
@@ -149,7 +171,19 @@ impl Scenario {
         if let Rule::Momentum { per, .. } = &mut optimizer.rule {
             *per = Per::Push;
         }
-        Self { policy, optimizer, weather: Weather::CALM, workers: 3, servers: 2, ..of_seed }
+        let (replicas, durability, steps) = (1, Durability::Memory, Steps::Parts);
+        Self {
+            policy,
+            optimizer,
+            weather: Weather::CALM,
+            workers: 3,
+            servers: 2,
+            replicas,
+            durability,
+            steps,
+            checkpoint_every: None,
+            ..of_seed
+        }
     }
 
     /// How batches are cut.
@@ -164,6 +198,17 @@ impl Scenario {
     /// Units of the whole run.
     pub(crate) const fn batch_count(&self) -> u64 {
         (self.samples * self.epochs).div_ceil(self.cut().unit)
+    }
+}
+
+/// How many copies of a shard there are, and which of them count.
+fn copies(servers: u32, chance: &mut Chance) -> (u32, Durability) {
+    match chance.between(0, 9) {
+        0..=4 if servers > 1 => (2, Durability::Replicated),
+        5 if servers > 1 => (2, Durability::Memory),
+        6 if servers > 1 => (2, Durability::Disk),
+        7 | 8 => (1, Durability::Disk),
+        _ => (1, Durability::Memory),
     }
 }
 

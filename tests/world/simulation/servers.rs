@@ -1,107 +1,182 @@
-//! The shell of a server in the simulated world: its control, and its shards behind inboxes that keep their order.
+//! The shell of a server in the simulated world: its control, its hosts, its session with the coordinator.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, VecDeque};
 
-use slackline_core::ids::{
-    BatchIndex, Clock, Incarnation, Moment, Sequence, ServerId, SessionId, ShardId, WorkerId,
-};
+use slackline_core::config::Guard;
+use slackline_core::ids::{Generation, Moment, ServerId, SessionId, ShardId};
 use slackline_core::role::Role;
-use slackline_core::wire::{Dtype, Served, Text, ToPeer, ToServer, TransferHeader, TransferKind};
-use slackline_server_core::control::{CoordinatorSettings, End};
+use slackline_core::wire::{Holding, Place, Text, ToPeer, ToServer, TransferHeader};
+use slackline_server_core::control::End;
 use slackline_server_core::shard::Push;
 use slackline_server_core::{
-    Control, ControlEffect, ControlEvent, ControlSettings, Notice, Shard, ShardEffect, ShardEvent,
-    ShardSettings,
+    Control, ControlEffect, ControlEvent, Host, HostEvent, HostSettings, Notice, ShardEvent, ShardSettings,
 };
 
 use super::agenda::Happening;
-use super::network::Outward;
+use super::network::{Inward, Outward, Peer};
 use super::scenario::Tamper;
 use super::sight::{PushKey, Sight, Verdict, holds};
 use super::world::World;
+
+/// What waits at a shard, in order, each with the push that it is.
+type Waiting = VecDeque<(ShardEvent, Option<PushKey>)>;
 
 /// One server process.
 pub(crate) struct Server {
     pub(crate) boot: u64,
     pub(crate) control: Control,
-    pub(crate) shards: BTreeMap<ShardId, Shard>,
-    /// When the last event of each shard's inbox is taken.
-    inbox: BTreeMap<ShardId, Moment>,
+    pub(crate) hosts: BTreeMap<ShardId, Host>,
+    /// When the last order and the last push of each shard's inbox are taken.
+    pub(crate) inbox: BTreeMap<(ShardId, bool), Moment>,
+    /// What waits for hosts that take nothing: orders, and pushes.
+    pub(crate) waiting: BTreeMap<(ShardId, bool), Waiting>,
+    /// The stream to each shard's backup.
+    pub(crate) feeds: BTreeMap<ShardId, usize>,
+    /// The last stream that was opened to each shard that has its backup here.
+    pub(crate) fed_by: BTreeMap<ShardId, usize>,
+    /// Where each shard is, as control has told.
+    pub(crate) places: BTreeMap<ShardId, Place>,
+    /// The generation in which each shard is led here, as the host was told last.
+    pub(crate) terms: BTreeMap<ShardId, Generation>,
     /// The connection of each session that is there.
     pub(crate) sessions: BTreeMap<SessionId, usize>,
-    /// Whom each session spoke for.
-    speakers: BTreeMap<SessionId, (WorkerId, Incarnation)>,
     session_last: SessionId,
+    /// The connection to the coordinator.
+    link: Option<usize>,
+    /// When the last tick was due.
+    tick_due: Moment,
+    /// What control does first.
+    first: Vec<ControlEffect>,
+    /// At the coordinator: what follows from each event, until that is on the disk, after so many whose effects have left.
+    pub(crate) withheld: VecDeque<Vec<ControlEffect>>,
+    pub(crate) let_out: usize,
+    /// So many of these are in what the journal begins with.
+    pub(crate) imaged: usize,
+    pub(crate) is_syncing: bool,
     pub(crate) up: bool,
-    pub(crate) end: Option<End>,
 }
 
 impl World {
-    /// A server process that has just started.
-    pub(crate) fn new_server(&self, index: usize, boot: u64) -> Server {
-        let (scenario, id) = (&self.scenario, ServerId(index as u32));
-        let layout = Arc::new(self.problem.layout().clone());
-        let mut shards = BTreeMap::new();
-        for (shard, keys) in self.partition.shards_on(id) {
-            let settings = ShardSettings {
-                id: shard,
-                keys,
-                layout: layout.clone(),
-                policy: scenario.policy,
-                delay: scenario.delay,
-                optimizer: scenario.optimizer,
-                workers: scenario.workers,
-                batch: scenario.proportional.then_some(scenario.batch),
-            };
-            shards.insert(shard, Shard::new(settings));
-        }
-        let settings = ControlSettings {
-            server: id,
+    /// What a shard is made from.
+    pub(crate) fn shard_settings(&self, id: ShardId) -> ShardSettings {
+        let scenario = &self.scenario;
+        ShardSettings {
+            id,
+            keys: self.partition.range(id),
+            layout: self.layout.clone(),
+            policy: scenario.policy,
+            delay: scenario.delay,
+            optimizer: scenario.optimizer,
             workers: scenario.workers,
-            lease: scenario.lease,
-            wait_report: scenario.lease * 5,
-            layout_hash: layout.hash(),
-            layout_text: layout.to_string(),
-            config_hash: 1,
-            boot,
-            shards: shards.keys().copied().collect(),
-            stop_on_bad_gradient: true,
-            coordinator: (index == 0).then_some(CoordinatorSettings {
-                sync: None,
-                policy: scenario.policy,
-                cut: scenario.cut(),
-                blind_loss: 1.0,
-                epochs: scenario.epochs,
-                evaluate_every_epochs: scenario.evaluate_every_epochs,
-            }),
-        };
+            batch: scenario.proportional.then_some(scenario.batch),
+            steps: scenario.steps,
+            guard: Guard::default(),
+        }
+    }
+
+    /// A server process that has just started.
+    pub(crate) fn new_server(&mut self, index: usize, boot: u64) -> Server {
+        let id = ServerId(index as u32);
+        let layout = self.layout.clone();
+        let mut hosts = BTreeMap::new();
+        // Any shard can come to any server.
+        for (shard, _) in self.partition.shards() {
+            let (durability, replicas) = (self.scenario.durability, self.scenario.replicas);
+            let settings = self.shard_settings(shard);
+            hosts
+                .insert(shard, Host::new(HostSettings { server: id, shard: settings, durability, replicas }));
+        }
+        let holding = |(shard, generation)| Holding { shard, generation, is_whole: true, on_disk: true };
+        let disk: Vec<Holding> = self.machines[index].disk.holds().map(holding).collect();
+        let settings = self.control_settings(index, boot, &layout, disk);
+        let (control, first) = self.begin_control(index, settings);
         Server {
             boot,
-            control: Control::new(settings, self.now),
-            shards,
+            control,
+            hosts,
             inbox: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            feeds: BTreeMap::new(),
+            fed_by: BTreeMap::new(),
+            places: BTreeMap::new(),
+            terms: BTreeMap::new(),
             sessions: BTreeMap::new(),
-            speakers: BTreeMap::new(),
             session_last: SessionId(0),
+            link: None,
+            tick_due: self.now,
+            first,
+            withheld: VecDeque::new(),
+            let_out: 0,
+            imaged: 0,
+            is_syncing: false,
             up: true,
-            end: None,
         }
+    }
+
+    /// A server's process begins.
+    pub(crate) fn begin_server(&mut self, server: usize, boot: u64) -> Verdict {
+        let first = std::mem::take(&mut self.servers[server].first);
+        self.perform_all(server, first)?;
+        if self.ends[server].is_some() {
+            return Ok(());
+        }
+        self.server_tick(server, boot)?;
+        self.report_to_coordinator(server, boot)
     }
 
     /// The server's loop looks at the time.
     pub(crate) fn server_tick(&mut self, server: usize, boot: u64) -> Verdict {
-        if !self.servers[server].up || self.servers[server].boot != boot {
-            return Ok(());
+        let late = self.now.since(self.servers[server].tick_due);
+        let next = self.now.after(self.scenario.lease / 20);
+        self.servers[server].tick_due = next;
+        self.agenda.at(next, Happening::ServerTick { server, boot });
+        if late > self.scenario.lease / 2 {
+            self.control_event(server, ControlEvent::Late { by: late })?;
         }
-        let when = self.now.after(self.scenario.lease / 20);
-        self.agenda.at(when, Happening::ServerTick { server, boot });
         self.control_event(server, ControlEvent::Tick)
     }
 
-    /// The coordinator tells another server that the run is over.
+    /// A server connects to the coordinator's.
+    pub(crate) fn report_to_coordinator(&mut self, server: usize, boot: u64) -> Verdict {
+        if server != 0 {
+            let link = self.connect(Peer::Server(server, boot), 0);
+            self.servers[server].link = Some(link);
+        }
+        Ok(())
+    }
+
+    /// Something reaches the end of the connection that a server made to the coordinator's.
+    pub(crate) fn at_follower(
+        &mut self,
+        connection: usize,
+        (server, boot): (usize, u64),
+        what: Outward,
+    ) -> Verdict {
+        let state = &self.servers[server];
+        if !state.up || state.boot != boot || state.link != Some(connection) {
+            return Ok(());
+        }
+        let event = match what {
+            Outward::Connected => ControlEvent::CoordinatorOpened,
+            Outward::Message(ToPeer::Cluster(order)) => ControlEvent::Ordered(order),
+            Outward::Failed | Outward::Lost => {
+                self.servers[server].link = None;
+                let when = self.now.after(self.chance.micros(10_000, 300_000));
+                self.agenda.at(when, Happening::Report { server, boot });
+                if matches!(what, Outward::Failed) {
+                    return Ok(());
+                }
+                ControlEvent::CoordinatorLost
+            }
+            Outward::Message(_) | Outward::Values { .. } => return Ok(()),
+        };
+        self.control_event(server, event)
+    }
+
+    /// The coordinator tells another server that the run is over; one that is away is not waited for.
     pub(crate) fn stop_server(&mut self, server: usize) -> Verdict {
-        if !self.servers[server].up {
+        if !self.servers[server].up || self.ends[server].is_some() {
+            self.ends[server].get_or_insert(End::Stopped("the run is over".to_owned()));
             return Ok(());
         }
         self.servers[server].session_last = self.servers[server].session_last.next();
@@ -118,14 +193,21 @@ impl World {
             self.send_outward(connection, Outward::Failed);
             return Ok(());
         }
-        let process = self.servers[server].session_last.next();
-        self.servers[server].session_last = process;
-        self.servers[server].sessions.insert(process, connection);
+        let session = self.servers[server].session_last.next();
+        let boot = self.servers[server].boot;
+        self.servers[server].session_last = session;
+        self.servers[server].sessions.insert(session, connection);
         let link = &mut self.connections[connection];
-        (link.session, link.server_end) = (Some(process), true);
-        let address = format!("process {}", link.process);
+        (link.session, link.server_end, link.boot) = (Some(session), true, boot);
+        let (role, address) = match link.peer {
+            Peer::Process(process) => {
+                self.session_of.insert((server, boot, session), process);
+                (Role::Worker, format!("process {process}"))
+            }
+            Peer::Server(from, _) => (Role::Server, format!("server {from}")),
+        };
         self.send_outward(connection, Outward::Connected);
-        self.control_event(server, ControlEvent::Opened { session: process, role: Role::Worker, address })
+        self.control_event(server, ControlEvent::Opened { session, role, address })
     }
 
     pub(crate) fn control_message(&mut self, connection: usize, message: ToServer) -> Verdict {
@@ -133,9 +215,9 @@ impl World {
         let (server, Some(session)) = (link.server, link.session) else { return Ok(()) };
         let registers = matches!(message, ToServer::Register(_));
         self.control_event(server, ControlEvent::Message { session, message })?;
-        let server = &mut self.servers[server];
-        if registers && let Some(speaker) = server.control.worker_of(session) {
-            server.speakers.insert(session, speaker);
+        let boot = self.servers[server].boot;
+        if registers && let Some(speaker) = self.servers[server].control.worker_of(session) {
+            self.speakers.insert((server, boot, session), speaker);
         }
         Ok(())
     }
@@ -158,12 +240,11 @@ impl World {
         origin: Option<PushKey>,
     ) -> Verdict {
         let link = &self.connections[connection];
-        let (server, Some(session)) = (link.server, link.session) else { return Ok(()) };
-        let speaker = self.servers[server].speakers.get(&session).copied();
-        if speaker.is_none() && self.scenario.reboot.is_some() {
-            // What the process before was reading is gone with it.
+        let (server, boot, Some(session)) = (link.server, link.boot, link.session) else { return Ok(()) };
+        if !self.servers[server].up || self.servers[server].boot != boot {
             return Ok(());
         }
+        let speaker = self.speakers.get(&(server, boot, session)).copied();
         let is_his = speaker == Some((header.worker, header.incarnation));
         holds("honesty", is_his, || format!("{session} sent what is not of {speaker:?}: {header:?}"))?;
         if self.scenario.tamper == Some(Tamper::FlipBit) && self.chance.happens(100) {
@@ -184,30 +265,35 @@ impl World {
         } else {
             ShardEvent::Initialize(values)
         };
-        self.put_before(server, header.shard, event, origin);
+        self.put_push(server, header.shard, HostEvent::Shard(event), origin);
         Ok(())
-    }
-
-    fn put_before(&mut self, server: usize, shard: ShardId, event: ShardEvent, origin: Option<PushKey>) {
-        let wait = self.chance.micros(1, 300);
-        let last = self.servers[server].inbox.get(&shard).copied().unwrap_or_default();
-        let when = self.now.after(wait).max(Moment(last.0 + 1));
-        self.servers[server].inbox.insert(shard, when);
-        let boot = self.servers[server].boot;
-        self.agenda.at(when, Happening::AtShard { server, boot, shard, event, origin });
     }
 
     /// Control takes an event.
     pub(crate) fn control_event(&mut self, server: usize, event: ControlEvent) -> Verdict {
-        let now = self.now;
-        if event != ControlEvent::Tick {
-            self.trace.line(now, format_args!("server {server} < {event:?}"));
+        let now = self.time_of(server);
+        if self.trace.is_on() && event != ControlEvent::Tick {
+            self.trace.line(self.now, format_args!("server {server} < {event:?}"));
         }
         let mut effects = Vec::new();
-        self.servers[server].control.handle(now, event, &mut effects);
-        self.servers[server].control.check_invariants();
+        let control = &mut self.servers[server].control;
+        let moment = control.moment(now);
+        let kept = (server == 0).then(|| event.clone());
+        control.handle(now, event, &mut effects);
+        control.check_invariants();
+        if let Some(event) = kept {
+            self.hear(moment, event, effects);
+            return Ok(());
+        }
+        self.perform_all(server, effects)
+    }
+
+    /// What control asks for, in order.
+    pub(crate) fn perform_all(&mut self, server: usize, effects: Vec<ControlEffect>) -> Verdict {
         for effect in effects {
-            self.trace.line(now, format_args!("server {server} > {effect:?}"));
+            if self.trace.is_on() {
+                self.trace.line(self.now, format_args!("server {server} > {effect:?}"));
+            }
             self.perform_control(server, effect)?;
         }
         Ok(())
@@ -222,15 +308,27 @@ impl World {
                 }
             }
             ControlEffect::Shards(event) => {
-                let shards: Vec<ShardId> = self.servers[server].shards.keys().copied().collect();
+                let shards: Vec<ShardId> = self.servers[server].hosts.keys().copied().collect();
                 for shard in shards {
-                    self.put_before(server, shard, event.clone(), None);
+                    self.put_host(server, shard, HostEvent::Shard(event.clone()));
                 }
             }
-            ControlEffect::Shard { shard, event } => {
-                // A push of nothing comes as a message; the run has none that is not finite, so there are none.
-                self.put_before(server, shard, event, None);
+            ControlEffect::Shard { shard, event } => self.put_host(server, shard, HostEvent::Shard(event)),
+            ControlEffect::Place { shard, place, members, started } => {
+                let places = &mut self.servers[server].places;
+                match place {
+                    Some(place) => drop(places.insert(shard, place)),
+                    None => drop(places.remove(&shard)),
+                }
+                self.put_host(server, shard, HostEvent::Place { place, members, started });
             }
+            ControlEffect::Coordinator(word) => {
+                if let Some(link) = self.servers[server].link {
+                    self.send_inward(link, Inward::Message(ToServer::Cluster(word)));
+                }
+            }
+            ControlEffect::Persist(record) => self.persist(server, &record),
+            ControlEffect::Commit(commit) => self.commit(server, &commit),
             ControlEffect::Status { .. } | ControlEffect::Evaluated => {}
             ControlEffect::Notice(Notice::Expired { .. }) => self.see(&Sight::Disturbed)?,
             ControlEffect::Notice(_) => {}
@@ -241,12 +339,17 @@ impl World {
 
     fn server_ends(&mut self, server: usize, end: End) {
         let state = &mut self.servers[server];
-        (state.up, state.end) = (false, Some(end.clone()));
+        state.up = false;
+        self.ends[server] = Some(end);
         let connections: Vec<usize> = state.sessions.values().copied().collect();
+        let link = state.link.take();
         for connection in connections {
             self.turn_out(connection);
         }
-        if server == 0 && end == End::Complete {
+        if let Some(link) = link {
+            self.hang_up(link);
+        }
+        if server == 0 {
             for other in 1..self.servers.len() {
                 let when = self.now.after(self.chance.micros(1_000, 3_000_000));
                 self.agenda.at(when, Happening::Stop { server: other });
@@ -254,95 +357,9 @@ impl World {
         }
     }
 
-    fn say(&mut self, server: usize, session: SessionId, what: Outward) {
+    pub(crate) fn say(&mut self, server: usize, session: SessionId, what: Outward) {
         if let Some(connection) = self.servers[server].sessions.get(&session).copied() {
             self.send_outward(connection, what);
         }
-    }
-
-    /// A shard takes an event.
-    pub(crate) fn at_shard(
-        &mut self,
-        server: usize,
-        id: ShardId,
-        event: ShardEvent,
-        origin: Option<PushKey>,
-    ) -> Verdict {
-        let now = self.now;
-        self.trace.line(now, format_args!("{id} < {event:?}"));
-        let Some(mut shard) = self.servers[server].shards.remove(&id) else { return Ok(()) };
-        let sent = origin.and_then(|key| self.sent.get(&(key, id))).cloned();
-        self.see(&Sight::Before { shard: &shard, event: &event, origin, sent: sent.as_deref() })?;
-        let mut effects = Vec::new();
-        shard.handle(now, event, &mut effects);
-        let outcome = effects.into_iter().try_for_each(|effect| {
-            self.trace.line(now, format_args!("{id} > {effect:?}"));
-            self.perform_shard(server, &shard, effect)
-        });
-        let after = outcome.and_then(|()| self.see(&Sight::After { shard: &shard }));
-        shard.check_invariants();
-        if let Some(deadline) = shard.next_deadline() {
-            let (boot, shard, event) = (self.servers[server].boot, id, ShardEvent::Tick);
-            let when = deadline.max(Moment(now.0 + 1));
-            self.agenda.at(when, Happening::AtShard { server, boot, shard, event, origin: None });
-        }
-        self.servers[server].shards.insert(id, shard);
-        after
-    }
-
-    fn perform_shard(&mut self, server: usize, shard: &Shard, effect: ShardEffect) -> Verdict {
-        match effect {
-            ShardEffect::Answer { session, pushed } => {
-                if let Some(speaker) = self.servers[server].speakers.get(&session).copied() {
-                    self.see(&Sight::Answered { shard, speaker, pushed: &pushed })?;
-                }
-                self.say(server, session, Outward::Message(ToPeer::Pushed(pushed)));
-            }
-            ShardEffect::Serve { session, reader, request, values, served } => {
-                let connection = self.servers[server].sessions.get(&session).copied();
-                let process = connection.map(|connection| self.connections[connection].process);
-                let asked = process.and_then(|process| self.processes[process].asked.get(&request).copied());
-                if let (Some(reader), Some(asked)) = (reader, asked) {
-                    self.see(&Sight::Served { shard, reader, asked, values: &values })?;
-                }
-                let header = values_header(shard, reader.unwrap_or_default(), request, served);
-                self.say(server, session, Outward::Values { header, values });
-            }
-            ShardEffect::HasValues => {
-                let when = self.now.after(self.chance.micros(1, 2_000));
-                let boot = self.servers[server].boot;
-                self.agenda.at(when, Happening::HasValues { server, boot, shard: shard.id() });
-            }
-            ShardEffect::Overtaken { session, open } => {
-                self.say(server, session, Outward::Message(ToPeer::Overtaken { open }));
-            }
-            ShardEffect::Recycle(_) | ShardEffect::Notice(_) => {}
-        }
-        Ok(())
-    }
-}
-
-fn values_header(
-    shard: &Shard,
-    (worker, incarnation): (WorkerId, Incarnation),
-    request: u64,
-    served: Served,
-) -> TransferHeader {
-    TransferHeader {
-        kind: TransferKind::Values,
-        dtype: Dtype::F32,
-        shard: shard.id(),
-        worker,
-        incarnation,
-        sequence: Sequence(request),
-        clock: Clock(served.minimum.0),
-        version: served.version,
-        batch: BatchIndex(0),
-        lead: served.lead,
-        samples: 0,
-        stripe_count: 1,
-        keys: shard.keys(),
-        stripe: shard.keys(),
-        held_us: served.held_us,
     }
 }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use slackline_core::ids::{Incarnation, Sequence, Version, WorkerId};
-use slackline_core::wire::{PullKind, Pushed};
+use slackline_core::ids::{Incarnation, Sequence, ShardId, Version, WorkerId};
+use slackline_core::wire::{Mark, PullKind, Pushed};
 use slackline_server_core::{Shard, ShardEvent};
 
 use super::scenario::Scenario;
@@ -35,6 +35,10 @@ pub(crate) enum Sight<'a> {
     Keeps { process: usize, gradients: usize },
     /// A worker measures what it takes for the final values.
     Measures { values: &'a [f32] },
+    /// A shard goes on from a checkpoint: what came after its cut is lost.
+    Restored { shard: &'a Shard, mark: &'a Mark },
+    /// A shard's history was cut where the copy that took over ends; where it is kept, nothing that was acknowledged came after.
+    CutBack { shard: ShardId, is_kept: bool },
     /// Somebody died, was fenced, came or went: laws about undisturbed runs are void.
     Disturbed,
     /// The run is over; the coordinator's record counts so many samples.
@@ -66,4 +70,7 @@ pub(crate) fn holds(law: &'static str, condition: bool, text: impl FnOnce() -> S
 pub(crate) trait Law {
     /// Judges one sight.
     fn see(&mut self, sight: &Sight<'_>) -> Verdict;
+
+    /// Forgets what it saw of a shard: another copy has taken over, and what is left of the shard's history comes again.
+    fn forget(&mut self, _shard: ShardId) {}
 }

@@ -16,7 +16,15 @@ pub(crate) enum Trace {
 }
 
 impl Trace {
+    /// Whether anybody reads the lines.
+    pub(crate) const fn is_on(&self) -> bool {
+        !matches!(self, Self::Off)
+    }
+
     pub(crate) fn line(&mut self, now: Moment, text: Arguments<'_>) {
+        if !self.is_on() {
+            return;
+        }
         match self {
             Self::Off => {}
             Self::Kept(lines) => lines.push(format!("{} {text}", now.0)),

@@ -7,7 +7,7 @@ use slackline_core::wire::{PullKind, PushOutcome, Served, ToPeer, ToServer, Tran
 use slackline_worker_core::{Effect, Event, Notice, Settings, Worker, WorkerError};
 
 use super::agenda::Happening;
-use super::network::{Inward, Outward};
+use super::network::{Inward, Outward, Peer};
 use super::sight::{PushKey, Sight, Verdict, holds};
 use super::world::World;
 
@@ -42,6 +42,8 @@ pub(crate) struct Process {
     pub(crate) worker: Worker,
     pub(crate) life: Life,
     pub(crate) frozen_until: Moment,
+    /// How far its clock is ahead of the world's, in nanoseconds.
+    pub(crate) ahead: u64,
     /// The present connection to each server.
     pub(crate) links: BTreeMap<usize, usize>,
     /// Which pull is expected for a server's shard.
@@ -79,6 +81,8 @@ impl World {
             data_hash: 1,
             sample_count: scenario.samples,
             batch_count: scenario.batch_count(),
+            has_copies: scenario.replicas > 1,
+            steps: scenario.steps,
             units_max: scenario.cut().units_max() as u32,
             refreshes: scenario.policy.refreshes(),
             fragments: 1,
@@ -87,13 +91,16 @@ impl World {
             wait_report: scenario.lease * 5,
             group: None,
             stop_on_bad_gradient: true,
+            stop_on_norm: false,
         };
         let keys = layout.len() as usize;
         let slowness = self.chance.between(1, 4);
+        let ahead = self.chance.between(0, 100_000_000_000);
         self.processes.push(Process {
-            worker: Worker::new(settings, self.now),
+            worker: Worker::new(settings, Moment(self.now.0 + ahead)),
             life: Life::Running,
             frozen_until: self.now,
+            ahead,
             links: BTreeMap::new(),
             expected: BTreeMap::new(),
             fresher: BTreeMap::new(),
@@ -126,16 +133,16 @@ impl World {
 
     /// A worker takes an event.
     pub(crate) fn worker_event(&mut self, process: usize, event: Event) -> Verdict {
-        let now = self.now;
+        let now = self.time_at(process);
         if self.processes[process].life != Life::Running {
             return Ok(());
         }
         let is_tick = matches!(event, Event::Tick { .. });
-        self.trace.line(now, format_args!("process {process} < {event:?}"));
+        self.trace.line(self.now, format_args!("process {process} < {event:?}"));
         let mut effects = Vec::new();
         self.processes[process].worker.handle(now, event, &mut effects);
         for effect in effects {
-            self.trace.line(now, format_args!("process {process} > {effect:?}"));
+            self.trace.line(self.now, format_args!("process {process} > {effect:?}"));
             self.perform_worker(process, effect)?;
         }
         let state = &mut self.processes[process];
@@ -147,7 +154,8 @@ impl World {
             })?;
             state.wake += 1;
             let wake = state.wake;
-            self.agenda.at(deadline.max(now), Happening::WorkerTick { process, wake });
+            let when = Moment(deadline.max(now).0 - state.ahead);
+            self.agenda.at(when, Happening::WorkerTick { process, wake });
         }
         self.see(&Sight::Keeps { process, gradients })
     }
@@ -317,7 +325,7 @@ impl World {
         else {
             return Ok(());
         };
-        if !matches!(pushed.outcome, PushOutcome::Applied { .. }) {
+        if !matches!(pushed.outcome, PushOutcome::Applied { .. } | PushOutcome::Gathered { .. }) {
             return Ok(());
         }
         let key = PushKey { process, worker, incarnation, sequence: pushed.sequence };
@@ -345,12 +353,12 @@ impl World {
         for connection in links {
             self.hang_up(connection);
         }
-        let is_over = self.servers.iter().any(|server| server.end.is_some());
+        let is_over = self.ends.iter().any(Option::is_some);
         let is_refused_late = matches!(
             &result,
             Err(WorkerError::Refused { code: slackline_core::wire::RefusalCode::RunOver, .. })
         );
-        let expected = result.is_ok() || is_over || is_refused_late || self.scenario.reboot.is_some();
+        let expected = result.is_ok() || is_over || is_refused_late;
         let text = format!("process {process} ended with {result:?} while the run went on");
         self.processes[process].life = Life::Exited(result);
         holds("workers do not give up", expected, || text)
@@ -358,8 +366,11 @@ impl World {
 
     /// What reaches a worker from its network, put off while it is frozen.
     pub(crate) fn reach_worker(&mut self, connection: usize, what: Outward) -> Verdict {
-        let process = self.connections[connection].process;
         let happening = Happening::AtWorker { connection, what: what.clone() };
-        if self.is_put_off(process, &happening) { Ok(()) } else { self.at_worker(connection, what) }
+        let is_put_off = match self.connections[connection].peer {
+            Peer::Process(process) => self.is_put_off(process, &happening),
+            Peer::Server(server, _) => self.is_server_put_off(server, &happening),
+        };
+        if is_put_off { Ok(()) } else { self.at_worker(connection, what) }
     }
 }

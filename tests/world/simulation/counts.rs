@@ -1,0 +1,74 @@
+//! What a run has exercised: a world in which a kind of fault never happens proves nothing about it.
+
+/// How often each kind of thing happened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) crashes: u64,
+    pub(crate) disks_lost: u64,
+    pub(crate) freezes: u64,
+    pub(crate) partings: u64,
+    pub(crate) clock_jumps: u64,
+    pub(crate) slow_disks: u64,
+    pub(crate) full_disks: u64,
+    pub(crate) coordinator_restarts: u64,
+    pub(crate) promotions: u64,
+    pub(crate) disk_restores: u64,
+    pub(crate) checkpoint_restores: u64,
+    pub(crate) checkpoints: u64,
+    pub(crate) fences: u64,
+    pub(crate) doubts: u64,
+    pub(crate) in_step: u64,
+    /// Entries of primaries that nobody else had when another copy took over.
+    pub(crate) cut_entries: u64,
+    /// Events that waited for copies.
+    pub(crate) waited: u64,
+    /// Runs that ended by name, since a state was gone.
+    pub(crate) lost_runs: u64,
+}
+
+impl Counts {
+    /// The counts with their names.
+    pub(crate) const fn named(&self) -> [(&'static str, u64); 18] {
+        [
+            ("servers crashed", self.crashes),
+            ("disks lost", self.disks_lost),
+            ("servers frozen", self.freezes),
+            ("ways between servers cut", self.partings),
+            ("clocks jumped", self.clock_jumps),
+            ("slow disks", self.slow_disks),
+            ("full disks", self.full_disks),
+            ("restarts of the coordinator", self.coordinator_restarts),
+            ("promotions", self.promotions),
+            ("restores from disk", self.disk_restores),
+            ("restores from a checkpoint", self.checkpoint_restores),
+            ("checkpoints", self.checkpoints),
+            ("workers fenced", self.fences),
+            ("doubts", self.doubts),
+            ("backups in step", self.in_step),
+            ("entries cut", self.cut_entries),
+            ("events that waited for copies", self.waited),
+            ("runs that were lost by name", self.lost_runs),
+        ]
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.crashes += other.crashes;
+        self.disks_lost += other.disks_lost;
+        self.freezes += other.freezes;
+        self.partings += other.partings;
+        self.clock_jumps += other.clock_jumps;
+        self.slow_disks += other.slow_disks;
+        self.full_disks += other.full_disks;
+        self.coordinator_restarts += other.coordinator_restarts;
+        self.promotions += other.promotions;
+        self.disk_restores += other.disk_restores;
+        self.checkpoint_restores += other.checkpoint_restores;
+        self.checkpoints += other.checkpoints;
+        self.fences += other.fences;
+        self.doubts += other.doubts;
+        self.in_step += other.in_step;
+        self.cut_entries += other.cut_entries;
+        self.waited += other.waited;
+        self.lost_runs += other.lost_runs;
+    }
+}

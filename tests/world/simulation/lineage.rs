@@ -1,0 +1,285 @@
+//! The true history of every shard: what its primaries took in, in order, whoever they were. A twin of the shard is driven through it beside
+//! the host, and the laws judge the twin's effects, however long the host withholds its own.
+//!
+//! When another server takes over, the history is cut where that copy's journal ends, and the laws begin anew and go through what is left:
+//! so the laws also hold across a takeover, and the copy must be what its journal makes of it.
+
+use std::collections::BTreeMap;
+
+use slackline_core::ids::{Clock, Generation, Incarnation, Moment, ShardId, WorkerId};
+use slackline_core::wire::{Mark, PullKind};
+use slackline_server_core::replica::{HostRow, Index, Role};
+use slackline_server_core::shard::Held;
+use slackline_server_core::{Host, HostEvent, Shard, ShardEffect, ShardEvent};
+
+use super::hosts::leads;
+use super::sight::{PushKey, Sight, Verdict, holds};
+use super::world::World;
+
+const LAW: &str = "one history";
+
+/// One event that a primary took in.
+#[derive(Clone, Debug)]
+struct Taken {
+    index: Index,
+    at: Moment,
+    by: (usize, u64),
+    event: ShardEvent,
+    origin: Option<PushKey>,
+}
+
+/// What a shard began with, or was restored to.
+struct Beginning {
+    shard: Shard,
+    /// Pushes that are in it, where it is a checkpoint.
+    marked: Option<Mark>,
+}
+
+/// See the module.
+pub(crate) struct Lineage {
+    beginning: Beginning,
+    taken: Vec<Taken>,
+    pub(crate) twin: Shard,
+    /// Who leads at present, or did last.
+    pub(crate) leader: Option<(usize, u64, Generation)>,
+}
+
+/// What a host is about to take, as far as it can become history.
+pub(crate) enum Noted {
+    Shard(ShardEvent),
+    Tick,
+    /// How things are to be; with what the host has at this moment.
+    Place {
+        heir: Option<Box<(Shard, Index)>>,
+    },
+    Other,
+}
+
+impl World {
+    /// Before a host takes an event.
+    pub(crate) fn note(&mut self, server: usize, id: ShardId, host: &Host, event: &HostEvent) -> Noted {
+        match event {
+            HostEvent::Shard(event) if leads(host.row().role) => Noted::Shard(event.clone()),
+            HostEvent::Tick => Noted::Tick,
+            HostEvent::Place { place: Some(_), members, started } => {
+                self.told.insert((server, id), (members.clone(), *started));
+                Noted::Place { heir: host.shard().map(|shard| Box::new((shard.clone(), host.row().index))) }
+            }
+            _ => Noted::Other,
+        }
+    }
+
+    /// An event becomes part of the history.
+    fn take(&mut self, id: ShardId, taken: Taken) -> Verdict {
+        let Some(mut lineage) = self.lineages.remove(&id) else { return Ok(()) };
+        let verdict = self.judge(&mut lineage.twin, &taken);
+        lineage.taken.push(taken);
+        self.lineages.insert(id, lineage);
+        verdict
+    }
+
+    /// The twin takes an event, before the eyes of the laws.
+    fn judge(&mut self, twin: &mut Shard, taken: &Taken) -> Verdict {
+        let Taken { at, by, event, origin, .. } = taken;
+        let sent = origin.and_then(|key| self.sent.get(&(key, twin.id()))).cloned();
+        self.see(&Sight::Before { shard: twin, event, origin: *origin, sent: sent.as_deref() })?;
+        let mut effects = Vec::new();
+        twin.handle(*at, event.clone(), &mut effects);
+        for effect in effects {
+            self.judge_effect(twin, *by, &effect)?;
+        }
+        self.see(&Sight::After { shard: twin })
+    }
+
+    fn judge_effect(&mut self, twin: &Shard, by: (usize, u64), effect: &ShardEffect) -> Verdict {
+        match effect {
+            ShardEffect::Answer { session, pushed } => {
+                let speaker = self.speakers.get(&(by.0, by.1, *session)).copied();
+                speaker.map_or(Ok(()), |speaker| self.see(&Sight::Answered { shard: twin, speaker, pushed }))
+            }
+            ShardEffect::Serve { session, reader: Some(reader), request, values, .. } => {
+                let process = self.session_of.get(&(by.0, by.1, *session)).copied();
+                let asked = process.and_then(|process| self.processes[process].asked.get(request).copied());
+                asked.map_or(Ok(()), |asked| {
+                    self.see(&Sight::Served { shard: twin, reader: *reader, asked, values })
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// After a host has taken an event: what it took becomes history, and the host must be what that makes of it.
+    pub(crate) fn after_host(
+        &mut self,
+        (server, id): (usize, ShardId),
+        host: &Host,
+        before: HostRow,
+        (noted, origin): (Noted, Option<PushKey>),
+    ) -> Verdict {
+        let after = host.row();
+        let by = (server, self.servers[server].boot);
+        if !leads(after.role) {
+            return Ok(());
+        }
+        let leader = (by.0, by.1, after.generation);
+        let goes_on = leads(before.role)
+            && self
+                .lineages
+                .get(&id)
+                .is_some_and(|lineage| lineage.leader == Some((by.0, by.1, before.generation)));
+        let at = host.moment(self.time_of(server));
+        if goes_on {
+            if let Some(lineage) = self.lineages.get_mut(&id) {
+                lineage.leader = Some(leader);
+            }
+            let is_news = after.index > before.index;
+            let events = match noted {
+                Noted::Shard(event) => vec![event],
+                Noted::Tick if is_news => vec![ShardEvent::Tick],
+                // A backup that is given the state is given the pulls that wait as well: they are taken once more.
+                _ if is_news => again(&self.lineages[&id].twin),
+                _ => Vec::new(),
+            };
+            for (number, event) in events.into_iter().enumerate() {
+                let index = Index((before.index.0 + 1 + number as u64).min(after.index.0));
+                self.take(id, Taken { index, at, by, event, origin })?;
+            }
+        } else if leads(before.role) && before.generation == after.generation {
+            // A former primary that does not know it yet: what it makes of its inbox never gets out.
+            return Ok(());
+        } else {
+            self.succeed(server, id, host, before, noted)?;
+            if let Some(lineage) = self.lineages.get_mut(&id) {
+                lineage.leader = Some(leader);
+            }
+        }
+        let (Some(lineage), Some(shard)) = (self.lineages.get(&id), host.shard()) else { return Ok(()) };
+        shard.check_invariants();
+        let same = shard.version() == lineage.twin.version() && shard.values() == lineage.twin.values();
+        holds(LAW, same, || {
+            format!(
+                "{id} on server {server} is at {}, its history makes {}",
+                shard.version(),
+                lineage.twin.version()
+            )
+        })
+    }
+
+    /// A host has begun to lead.
+    fn succeed(&mut self, server: usize, id: ShardId, host: &Host, before: HostRow, noted: Noted) -> Verdict {
+        let boot = self.servers[server].boot;
+        if before.role == Role::Loading {
+            let Some(loaded) = self.loaded.remove(&(server, boot, id)) else {
+                return holds(LAW, false, || {
+                    format!("{id} on server {server} leads with a state that it did not load")
+                });
+            };
+            if let Some(mark) = loaded.marked {
+                return self.restore(server, id, host, mark);
+            }
+            self.counts.disk_restores += 1;
+            self.cut_history(id, loaded.index)?;
+            return self.lead(server, id, host);
+        }
+        let heir = if let Noted::Place { heir } = noted { heir } else { None };
+        match (heir, self.lineages.contains_key(&id)) {
+            (Some(heir), true) => {
+                self.counts.promotions += 1;
+                self.cut_history(id, heir.1)?;
+                let is_same = self.lineages[&id].twin.state().hash() == heir.0.state().hash();
+                holds("copies are equal", is_same, || {
+                    format!("{id} on server {server} is not what its history makes up to entry {}", heir.1.0)
+                })?;
+                self.lead(server, id, host)
+            }
+            (None, began) => {
+                if began {
+                    // Nothing may have been acknowledged yet.
+                    self.forget(id);
+                    self.see(&Sight::CutBack { shard: id, is_kept: true })?;
+                }
+                let shard = Shard::new(self.shard_settings(id));
+                let beginning = Beginning { shard: shard.clone(), marked: None };
+                let (taken, leader) = (Vec::new(), None);
+                self.lineages.insert(id, Lineage { beginning, taken, twin: shard, leader });
+                self.lead(server, id, host)
+            }
+            (Some(_), false) => {
+                holds(LAW, false, || format!("{id} takes over on server {server} from nobody"))
+            }
+        }
+    }
+
+    /// The host's copy takes over at the end of the present history.
+    fn lead(&mut self, server: usize, id: ShardId, host: &Host) -> Verdict {
+        let (by, at) = ((server, self.servers[server].boot), host.moment(self.time_of(server)));
+        let (members, started) = self.told.get(&(server, id)).cloned().unwrap_or_default();
+        let index = host.row().index;
+        self.take(id, Taken { index, at, by, event: ShardEvent::Lead { members, started }, origin: None })
+    }
+
+    /// What came after an entry never was; the laws go through what is left.
+    fn cut_history(&mut self, id: ShardId, last: Index) -> Verdict {
+        let Some(mut lineage) = self.lineages.remove(&id) else { return Ok(()) };
+        let kept = lineage.taken.iter().take_while(|taken| taken.index <= last).count();
+        let dropped = lineage.taken.len() - kept;
+        self.trace.line(self.now, format_args!("= {id} goes on from entry {}, {dropped} are cut", last.0));
+        if dropped > 0 {
+            lineage.taken.truncate(kept);
+            self.counts.cut_entries += dropped as u64;
+            lineage.twin = lineage.beginning.shard.clone();
+            self.forget(id);
+            if let Some(mark) = lineage.beginning.marked.clone() {
+                self.see(&Sight::Restored { shard: &lineage.twin, mark: &mark })?;
+            }
+            for taken in &lineage.taken {
+                self.judge(&mut lineage.twin, taken)?;
+            }
+            let is_kept = self.is_kept(id);
+            self.see(&Sight::CutBack { shard: id, is_kept })?;
+        }
+        self.lineages.insert(id, lineage);
+        Ok(())
+    }
+
+    /// A shard goes on from a checkpoint: history begins there.
+    fn restore(&mut self, server: usize, id: ShardId, host: &Host, mark: Mark) -> Verdict {
+        let Some(shard) = host.shard().cloned() else { return Ok(()) };
+        let line = format_args!("= {id} is restored from checkpoint {} at server {server}", mark.number);
+        self.trace.line(self.now, line);
+        self.counts.checkpoint_restores += 1;
+        self.see(&Sight::Restored { shard: &shard, mark: &mark })?;
+        let beginning = Beginning { shard: shard.clone(), marked: Some(mark) };
+        let (taken, leader) = (Vec::new(), None);
+        self.lineages.insert(id, Lineage { beginning, taken, twin: shard, leader });
+        Ok(())
+    }
+
+    /// Nothing is known of a shard any more to the laws; they will see it again from its beginning.
+    fn forget(&mut self, id: ShardId) {
+        for law in &mut self.laws {
+            law.forget(id);
+        }
+    }
+}
+
+/// A state that was loaded for a host, which does not lead yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Loaded {
+    pub(crate) index: Index,
+    /// The cut it is of, where it comes from a checkpoint.
+    pub(crate) marked: Option<Mark>,
+}
+
+/// What a host was told of the members of its server, and whether the run had begun.
+pub(crate) type Told = BTreeMap<(usize, ShardId), (Vec<(WorkerId, Incarnation, Clock)>, bool)>;
+
+/// The pulls that wait for the clock, as they come once more.
+fn again(shard: &Shard) -> Vec<ShardEvent> {
+    let gated = shard.held().filter(|held| held.reader.is_some() && held.kind != PullKind::Snapshot);
+    let pull = |held: &Held| {
+        let Held { session, reader, request, kind, .. } = *held;
+        ShardEvent::Pull { session, reader, request, kind }
+    };
+    gated.map(pull).collect()
+}
