@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStdin, Command};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
@@ -31,7 +31,7 @@ pub(crate) struct Child {
     /// Lines from the one that begins as the error of a failing process does.
     last_words: Arc<Mutex<Vec<String>>>,
     /// Open as long as this process lives: its end tells the child to end too.
-    _leash: Option<ChildStdin>,
+    leash: Option<ChildStdin>,
     waiting: JoinHandle<()>,
     pub(crate) ended: Option<ExitStatus>,
 }
@@ -71,7 +71,14 @@ impl Child {
                 let _ = told.send(Told::Ended(index, status));
             })
         };
-        Ok(Self { name, pid, last_words, _leash: leash, waiting, ended: None })
+        Ok(Self { name, pid, last_words, leash, waiting, ended: None })
+    }
+
+    /// Says a line on its standard input. One that has ended does not hear it.
+    pub(crate) async fn tell(&mut self, line: &str) {
+        if let Some(leash) = &mut self.leash {
+            let _ = leash.write_all(format!("{line}\n").as_bytes()).await;
+        }
     }
 
     /// Sends a signal, unless it has ended.

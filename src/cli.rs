@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use slackline_net::keys::Days;
 
 /// Trains models with sharded parameter servers and workers that may run ahead of each other by a bounded number of iterations.
 #[derive(Debug, Parser)]
@@ -26,6 +27,8 @@ pub(crate) enum Command {
     Sweep(SweepArgs),
     /// Compare contestants under conditions, each at its own tuned rate, and say who wins.
     Compare(CompareArgs),
+    /// Run a cluster of real processes, do to it what a plan says, and prove afterwards that nothing was lost.
+    Chaos(ChaosArgs),
     /// Draw the report of a sweep or a comparison again.
     Report(ReportArgs),
     /// Replay the traces of a run against the definition of its policy; exits with 1 when it was broken.
@@ -40,7 +43,7 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Tell all servers of a cluster to end, whether the run is over or not.
     Stop(StopArgs),
-    /// Make the keys of a cluster.
+    /// Make, list, renew and revoke the keys of a cluster.
     Keys {
         /// What to do.
         #[command(subcommand)]
@@ -89,6 +92,15 @@ pub(crate) struct RunArgs {
     /// Trace every pull and push of each shard into trace/ of the results, for `check-trace` and `trace-export`.
     #[arg(long)]
     pub(crate) trace: bool,
+    /// Go on from the newest checkpoint of this folder or URL: that of an earlier run's results, or its checkpoints.
+    #[arg(long, value_name = "DIR", conflicts_with = "fresh")]
+    pub(crate) resume: Option<String>,
+    /// Remove the checkpoints that an earlier run has left among the results.
+    #[arg(long)]
+    pub(crate) fresh: bool,
+    /// Record every push of every worker with its values in this folder, which grows by the model's size with every iteration.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) push_log: Option<PathBuf>,
     /// Each process in a network namespace of its own, which bench/peers/netns.sh has made: workers first, then servers.
     #[arg(long, hide = true)]
     pub(crate) netns: bool,
@@ -166,6 +178,29 @@ pub(crate) struct CompareArgs {
     pub(crate) with_peers: Option<Option<PathBuf>>,
 }
 
+/// `slackline chaos`.
+#[derive(Debug, Args)]
+pub(crate) struct ChaosArgs {
+    /// The configuration of the cluster; configs/chaos/cluster.toml is one.
+    #[arg(value_name = "CONFIG")]
+    pub(crate) file: PathBuf,
+    /// What befalls it; configs/chaos/rough.toml is one.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plan: PathBuf,
+    /// What the times and victims of the faults follow from.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// scale=NAME takes the plan at one of its scales; any other key is set over the configuration. Can be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) sets: Vec<String>,
+    /// Folder of the results: chaos.json, and a folder for each of the two runs; what they left there before is removed.
+    #[arg(long, value_name = "DIR", default_value = "out/chaos")]
+    pub(crate) out: PathBuf,
+    /// Exit with 1 also when throughput, stalls or accuracy are not as aimed at, which depends on what else the machine does.
+    #[arg(long)]
+    pub(crate) check_timing: bool,
+}
+
 /// `slackline report`.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
@@ -210,12 +245,21 @@ pub(crate) struct ServerArgs {
     /// Address that others reach this server at, HOST or HOST:PORT, where it is not the one that is bound.
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) advertise: Option<String>,
+    /// Remove what an earlier process of this server, or an earlier run, has left in the folder; without it, the server goes on with that.
+    #[arg(long)]
+    pub(crate) fresh: bool,
+    /// Go on from the newest checkpoint of this folder or URL; by default of checkpoint.at.
+    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "", conflicts_with = "fresh")]
+    pub(crate) resume: Option<String>,
     /// Trace every pull and push of each shard into trace/ of the results.
     #[arg(long, hide = true)]
     pub(crate) trace: bool,
     /// End when standard input ends: for a process that starts this one.
     #[arg(long, hide = true)]
     pub(crate) leash: bool,
+    /// Go on with what the process before this one has left: for a process that starts this one again.
+    #[arg(long, hide = true, requires = "leash")]
+    pub(crate) again: bool,
 }
 
 /// `slackline worker`.
@@ -223,6 +267,9 @@ pub(crate) struct ServerArgs {
 pub(crate) struct WorkerArgs {
     #[command(flatten)]
     pub(crate) clustered: Clustered,
+    /// Record every push with its values, and every answer, in this file, which grows by the model's size with every iteration.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) push_log: Option<PathBuf>,
     /// End when standard input ends: for a process that starts this one.
     #[arg(long, hide = true)]
     pub(crate) leash: bool,
@@ -248,6 +295,11 @@ pub(crate) struct StopArgs {
     pub(crate) reason: String,
 }
 
+/// How many days something holds.
+fn days() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=36_500)
+}
+
 /// `slackline keys`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysCommand {
@@ -255,6 +307,61 @@ pub(crate) enum KeysCommand {
     Init {
         /// Folder to make them in.
         dir: PathBuf,
+        /// Days that the certificates hold.
+        #[arg(long, value_name = "N", default_value_t = Days::default().certificates, value_parser = days())]
+        days: u32,
+        /// Days that the authority holds; certificates never outlive it.
+        #[arg(long, value_name = "N", default_value_t = Days::default().authority, value_parser = days())]
+        authority_days: u32,
+    },
+    /// List authorities and certificates: whose, serial, until when, in use or revoked.
+    Show {
+        /// Folder of the keys: the authority's, or a machine's copy.
+        dir: PathBuf,
+    },
+    /// Make a certificate for one machine, which can be revoked alone, in DIR/machines/NAME: copy that folder there.
+    Issue {
+        /// Folder of the authority.
+        dir: PathBuf,
+        /// What the machine is to be: server, worker, observer or admin.
+        #[arg(long, value_name = "ROLE")]
+        role: String,
+        /// The machine's name, as logs are to show it.
+        #[arg(long, value_name = "NAME")]
+        name: String,
+        /// Days that the certificate holds.
+        #[arg(long, value_name = "N", default_value_t = Days::default().certificates, value_parser = days())]
+        days: u32,
+    },
+    /// Make new certificates and keys in place; the old ones stay good until they expire or are revoked.
+    Renew {
+        /// Folder of the authority.
+        dir: PathBuf,
+        /// A role, or the name of a machine; all by default.
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+        /// Days that the certificates hold.
+        #[arg(long, value_name = "N", default_value_t = Days::default().certificates, value_parser = days())]
+        days: u32,
+    },
+    /// Take a certificate back: running processes close its connections as soon as they have the new revoked.pem.
+    Revoke {
+        /// Folder of the authority.
+        dir: PathBuf,
+        /// A serial, a certificate's file, or a role or name with all its certificates.
+        #[arg(value_name = "WHICH")]
+        what: String,
+    },
+    /// Replace the authority: make a new one beside the old, renew, copy, then --finish.
+    Rotate {
+        /// Folder of the authority.
+        dir: PathBuf,
+        /// End the rotation: trust the newest authority alone.
+        #[arg(long)]
+        finish: bool,
+        /// Days that the new authority holds.
+        #[arg(long, value_name = "N", default_value_t = Days::default().authority, value_parser = days())]
+        authority_days: u32,
     },
 }
 

@@ -284,4 +284,5 @@ fn line_of(text: &str, key: &str) -> Option<u32> {
 }
 
 #[cfg(test)]
+#[path = "configuration/tests.rs"]
 mod tests;

@@ -1,13 +1,14 @@
 //! `slackline server` and `slackline worker`.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use slackline_core::config::{Config, Durability};
 use slackline_core::ids::ServerId;
-use slackline_server::{ServerOptions, serve};
+use slackline_server::{Addresses, AddressesToCome, Keeps, ServerOptions, serve};
 use slackline_worker::WorkerOptions;
 
 use crate::cli::{ServerArgs, WorkerArgs};
@@ -16,6 +17,16 @@ use crate::resolve_clustered;
 
 /// What a ready server says on standard output, before its address.
 pub(crate) const READY: &str = " is ready: ";
+
+/// What the line begins with by which a server that is started for a run is told where all servers are.
+pub(crate) const ADDRESSES: &str = "addresses: ";
+
+/// Whether the shards of a server that is killed are still somewhere: as a copy, on its disk or in a checkpoint.
+pub(crate) fn survives(config: &Config) -> bool {
+    let has_copies = config.cluster.replicas > 1 && config.servers > 1;
+    let is_on_disk = config.cluster.durability == Durability::Disk || config.checkpoint.every.is_some();
+    config.sync.is_none() && (has_copies || is_on_disk)
+}
 
 pub(crate) fn server(args: &ServerArgs) -> Result<u8, Failure> {
     let resolved = resolve_clustered(&args.clustered)?;
@@ -33,12 +44,28 @@ pub(crate) fn server(args: &ServerArgs) -> Result<u8, Failure> {
             return Err(Failure::user(format!("{problem}; or give --bind HOST:PORT")));
         }
     };
-    if args.leash {
-        hold_leash();
-    }
+    let addresses = match (args.leash, config.cluster.addresses.is_empty()) {
+        (true, true) => {
+            let (told, addresses) = Addresses::to_come();
+            hold_leash(Some(told));
+            addresses
+        }
+        (leash, _) => {
+            if leash {
+                hold_leash(None);
+            }
+            Addresses::known(config.cluster.addresses.clone())
+        }
+    };
+    let keeps = match args.leash {
+        false => Keeps::ForAnyone,
+        // Started again by nobody but the run that it was started for.
+        true if survives(config) => Keeps::ForRun { again: args.again },
+        true => Keeps::Nothing,
+    };
     let (keys, out) = (PathBuf::from(&config.cluster.keys), PathBuf::from(&config.out));
     let index = ServerId(args.index);
-    let advertise = args.advertise.clone();
+    let advertise = args.advertise.as_deref().map(dialled).transpose()?.map(str::to_owned);
     let ready = Box::new(move |local: SocketAddr| {
         let address = reachable(advertise.as_deref(), configured.as_deref(), local);
         let bound = if address == local.to_string() { String::new() } else { format!(" (bound to {local})") };
@@ -51,7 +78,19 @@ pub(crate) fn server(args: &ServerArgs) -> Result<u8, Failure> {
         let _ = writeln!(std::io::stdout(), "{index}{READY}{address}{bound}");
         let _ = std::io::stdout().flush();
     });
-    let options = ServerOptions { index, resolved, bind, keys, out, trace: args.trace, ready };
+    let options = ServerOptions {
+        index,
+        resolved,
+        bind,
+        addresses,
+        keys,
+        out,
+        trace: args.trace,
+        fresh: args.fresh,
+        resume: args.resume.clone(),
+        keeps,
+        ready,
+    };
     serve(options).map_err(|error| Failure::of(error.is_users(), error)).map(|_| 0)
 }
 
@@ -60,17 +99,20 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<u8, Failure> {
     let addresses = resolved.addresses().map_err(Failure::user)?.to_vec();
     let keys = PathBuf::from(&resolved.config.cluster.keys);
     if args.leash {
-        hold_leash();
+        hold_leash(None);
     }
-    let options = WorkerOptions { resolved, addresses, keys };
+    let options = WorkerOptions { resolved, addresses, keys, push_log: args.push_log.clone() };
     slackline_worker::run(options).map_err(|error| Failure::of(error.is_users(), error)).map(|()| 0)
 }
 
-/// Ends this process as a signal would when standard input ends: whoever held the other end is gone.
-fn hold_leash() {
-    std::thread::spawn(|| {
-        let mut nothing = [0; 64];
-        while matches!(std::io::stdin().read(&mut nothing), Ok(count) if count > 0) {}
+/// Ends this process as a signal would when standard input ends: whoever held the other end is gone. A line on it tells where all servers are.
+fn hold_leash(addresses: Option<AddressesToCome>) {
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lines().map_while(Result::ok) {
+            if let (Some(addresses), Some(list)) = (&addresses, line.strip_prefix(ADDRESSES)) {
+                addresses.tell(list.split_whitespace().map(str::to_owned).collect());
+            }
+        }
         let _ = kill(Pid::this(), Signal::SIGTERM);
     });
 }
@@ -79,8 +121,34 @@ fn to_bind(text: &str) -> Result<SocketAddr, Failure> {
     let failed = |error: &dyn std::fmt::Display| {
         Failure::user(format!("--bind {text}: {error}; write HOST:PORT, such as 0.0.0.0:4400 or [::]:4400"))
     };
-    let mut addresses = text.to_socket_addrs().map_err(|error| failed(&error))?;
-    addresses.next().ok_or_else(|| failed(&"the name has no address"))
+    let addresses: Vec<_> = text.to_socket_addrs().map_err(|error| failed(&error))?.collect();
+    // A name can stand for addresses of a family that is switched off. Where none of them can be bound, the first one says why.
+    let bindable = addresses.iter().find(|address| can_be_bound(address.ip()));
+    bindable.or(addresses.first()).copied().ok_or_else(|| failed(&"the name has no address"))
+}
+
+fn can_be_bound(ip: IpAddr) -> bool {
+    UdpSocket::bind((ip, 0)).is_ok()
+}
+
+/// Refuses an `--advertise` that nobody could dial.
+fn dialled(advertise: &str) -> Result<&str, Failure> {
+    let host = if has_port(advertise) {
+        advertise.rsplit_once(':').map_or(advertise, |(host, _)| host)
+    } else {
+        advertise
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let is_every = host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified());
+    let is_odd = host.is_empty() || host.contains(|letter: char| letter.is_whitespace() || letter == '/');
+    if is_every || is_odd {
+        let text = format!(
+            "--advertise {advertise}: nobody can dial that; give the name or address that workers reach this server at, with or \
+             without a port"
+        );
+        return Err(Failure::user(text));
+    }
+    Ok(advertise)
 }
 
 /// What to bind for an entry of cluster.addresses: the address itself where it is one. A name that stands for this machine alone
@@ -97,12 +165,11 @@ fn to_bind_of(entry: &str) -> Result<SocketAddr, Failure> {
 
 fn to_bind_among(named: &[SocketAddr]) -> IpAddr {
     // A family that is switched off has names all the same.
-    let can_be_bound = |ip: &IpAddr| UdpSocket::bind((*ip, 0)).is_ok();
     let all_loopback = named.iter().all(|address| address.ip().is_loopback());
-    let loopback = named.iter().map(SocketAddr::ip).find(can_be_bound).filter(|_| all_loopback);
+    let loopback = named.iter().map(SocketAddr::ip).find(|ip| can_be_bound(*ip)).filter(|_| all_loopback);
     loopback.unwrap_or_else(|| {
         let every = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
-        if can_be_bound(&every) { every } else { Ipv4Addr::UNSPECIFIED.into() }
+        if can_be_bound(every) { every } else { Ipv4Addr::UNSPECIFIED.into() }
     })
 }
 
@@ -151,6 +218,33 @@ mod tests {
             (None, None, "0.0.0.0:4400"),
         ] {
             assert_eq!(reachable(advertise, configured, local), expected, "{advertise:?} {configured:?}");
+        }
+    }
+
+    // Case ps-lite#139.
+    #[test]
+    fn what_nobody_could_dial_is_not_advertised() {
+        for right in ["node7", "node7:99", "10.0.0.7", "fe80::1", "[fe80::1]:99", "ps-0.ps.svc"] {
+            assert!(dialled(right).is_ok(), "{right}");
+        }
+        for wrong in ["", ":99", "0.0.0.0", "0.0.0.0:99", "::", "[::]:99", "a b", "https://a:1"] {
+            assert!(dialled(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    // Case ps-lite#139: any form of an address, and any free port.
+    #[test]
+    fn a_port_of_zero_is_bound_to_a_free_one_under_every_form_of_address() {
+        for form in ["127.0.0.1:0", "0.0.0.0:0", "localhost:0", "[::1]:0"] {
+            let address = to_bind(form).unwrap();
+            if !can_be_bound(address.ip()) {
+                // This machine has no IPv6.
+                continue;
+            }
+            let bound = UdpSocket::bind(address).unwrap().local_addr().unwrap();
+            assert!(bound.port() > 0, "{form}");
+            let reached = reachable(Some("node7"), None, bound);
+            assert_eq!(reached, format!("node7:{}", bound.port()), "{form}");
         }
     }
 

@@ -1,21 +1,25 @@
 //! `slackline run`: servers and workers on this machine, from the first key to the summary, and nothing left running.
 
+mod ends;
+mod losses;
+
 use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use slackline_core::config::{Config, Resolved, SET_LAYER, Value};
-use slackline_core::wire::{Phase, Status};
+use slackline_core::wire::Status;
 use slackline_net::{Identity, Role};
 use tokio::process::Command;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
+use self::ends::Ends;
 use crate::child::{Child, Told};
 use crate::cli::{Configured, RunArgs};
-use crate::daemons::READY;
+use crate::daemons::{ADDRESSES, READY};
 use crate::failure::Failure;
 use crate::observer::{Observer, connector};
 use crate::progress::Display;
@@ -39,6 +43,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Namespaces and addresses as bench/peers/netns.sh makes them.
 const NAMESPACE: &str = "slackline-peer-";
 const NETWORK: &str = "10.77.0.";
+
+/// What the name of a push log ends with.
+const PUSH_LOG: &str = "pushes";
 
 /// Exit codes of a run that a signal ended, as a shell says them.
 const INTERRUPTED: u8 = 128 + 2;
@@ -65,9 +72,18 @@ pub(crate) fn run(args: &RunArgs, log: Option<&str>) -> Result<u8, Failure> {
             "--trace: an allreduce has no shards to trace; leave it out, or set sync.method=server",
         ));
     }
+    let resume = args.resume.as_deref().map(|at| checkpoints_in(at, &resolved)).transpose()?;
     let out = &resolved.config.out;
     traces::forget(Path::new(out))
         .map_err(|error| Failure::world(format!("the former traces in {out} cannot be removed: {error}")))?;
+    if let Some(folder) = &args.push_log {
+        push_log_folder(folder).map_err(|error| {
+            Failure::user(format!(
+                "--push-log {}: {error}; give a folder that can be written",
+                folder.display()
+            ))
+        })?;
+    }
     let keys = keys::throw_away(&std::env::temp_dir())
         .map_err(|error| Failure::world(format!("no temporary folder for the keys: {error}")))?;
     let key_folder = keys.path().join("keys");
@@ -80,11 +96,16 @@ pub(crate) fn run(args: &RunArgs, log: Option<&str>) -> Result<u8, Failure> {
         let mut run = Run {
             configured,
             trace: args.trace,
+            push_log: args.push_log.as_deref(),
+            fresh: args.fresh,
+            resume: resume.clone(),
             netns: args.netns,
             log,
             config: &resolved.config,
             keys: &key_folder,
             children: Vec::new(),
+            addresses: Vec::new(),
+            restarts: Vec::new(),
             sender,
             told,
             display: Display::new(),
@@ -110,6 +131,26 @@ pub(crate) fn run(args: &RunArgs, log: Option<&str>) -> Result<u8, Failure> {
     }
 }
 
+/// An empty folder for the push logs. Those of another run would be continued.
+fn push_log_folder(folder: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == PUSH_LOG) {
+            std::fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
+/// The checkpoints that a run goes on from: those of the folder itself, or of the results that it holds. Looked at before anything starts.
+fn checkpoints_in(at: &str, resolved: &Resolved) -> Result<String, Failure> {
+    let among_results = Path::new(at).join(slackline_server::CHECKPOINTS);
+    let at = if among_results.is_dir() { among_results.display().to_string() } else { at.to_owned() };
+    slackline_server::resume(&at, resolved).map_err(|error| Failure::user(format!("--resume: {error}")))?;
+    Ok(at)
+}
+
 /// What was set by hand must have an effect; in a file, these are for the daemons.
 fn refuse_own(resolved: &Resolved) -> Result<(), Failure> {
     for (key, own) in OWN {
@@ -133,6 +174,12 @@ struct Run<'a> {
     configured: &'a Configured,
     /// Whether servers trace.
     trace: bool,
+    /// Folder of the push logs.
+    push_log: Option<&'a Path>,
+    /// Whether checkpoints of an earlier run are removed.
+    fresh: bool,
+    /// The checkpoints that the run goes on from.
+    resume: Option<String>,
     /// Whether each process is in a network namespace of its own.
     netns: bool,
     log: Option<&'a str>,
@@ -140,6 +187,10 @@ struct Run<'a> {
     keys: &'a Path,
     /// Servers first, then workers.
     children: Vec<Child>,
+    /// Where the servers are, once all are ready.
+    addresses: Vec<String>,
+    /// When each server was started again.
+    restarts: Vec<Option<Instant>>,
     sender: UnboundedSender<Told>,
     told: UnboundedReceiver<Told>,
     display: Display,
@@ -148,52 +199,26 @@ struct Run<'a> {
     blamed: Option<String>,
 }
 
-/// When those ended without which a run may go on, or which it may end without.
-#[derive(Debug, Default)]
-struct Ends {
-    coordinator: Option<Instant>,
-    first_worker: Option<Instant>,
-    last_worker: Option<Instant>,
-}
-
-impl Ends {
-    fn note(&mut self, coordinator: &Child, workers: &[Child]) {
-        let now = |is_so: bool| is_so.then(Instant::now);
-        let has_ended = |child: &Child| child.ended.is_some();
-        self.coordinator = self.coordinator.or(now(has_ended(coordinator)));
-        self.first_worker = self.first_worker.or(now(workers.iter().any(has_ended)));
-        self.last_worker = self.last_worker.or(now(workers.iter().all(has_ended)));
-    }
-
-    /// Why a run that is in this state will never be complete. A worker ends well also when somebody told it to go.
-    fn hopeless(&self, status: &Status) -> Option<&'static str> {
-        let long_ago = |end: Option<Instant>| end.is_some_and(|end| end.elapsed() > STRAGGLERS);
-        match status.phase {
-            Phase::Waiting { .. } if long_ago(self.first_worker) => {
-                Some("a worker ended before the run began")
-            }
-            Phase::Running if long_ago(self.last_worker) && status.members.is_empty() => {
-                Some("all workers ended before the work was done")
-            }
-            _ => None,
-        }
-    }
-}
-
 impl Run<'_> {
     async fn all(&mut self, identity: &Identity) -> Result<Ended, Failure> {
         let servers = self.config.servers as usize;
         for index in 0..servers {
             let bind = format!("{}:0", self.host("server", index));
-            let mut extra = vec!["--index".to_owned(), index.to_string(), "--bind".to_owned(), bind];
-            extra.extend(self.trace.then(|| "--trace".to_owned()));
-            self.start("server", index, &extra)?;
+            let mut extra = self.of_server(index, bind);
+            extra.extend(self.fresh.then(|| "--fresh".to_owned()));
+            let child = self.start("server", index, index, &extra)?;
+            self.children.push(child);
         }
-        let addresses = match self.await_ready(servers).await? {
+        self.restarts = vec![None; servers];
+        self.addresses = match self.await_ready(servers).await? {
             Ok(addresses) => addresses,
             Err(interrupted) => return Ok(interrupted),
         };
-        let list = Value::List(addresses.iter().cloned().map(Value::Text).collect());
+        let told = format!("{ADDRESSES}{}", self.addresses.join(" "));
+        for child in &mut self.children {
+            child.tell(&told).await;
+        }
+        let list = Value::List(self.addresses.iter().cloned().map(Value::Text).collect());
         for index in 0..self.config.workers as usize {
             let mut extra = vec!["--set".to_owned(), format!("cluster.addresses={list}")];
             if self.config.sync.is_some() {
@@ -201,9 +226,14 @@ impl Run<'_> {
                 let listen = format!("sync.listen={}:0", self.host("worker", index));
                 extra.extend(["--set", &listen, "--set", "sync.advertise="].map(str::to_owned));
             }
-            self.start("worker", index, &extra)?;
+            if let Some(folder) = self.push_log {
+                let file = folder.join(format!("worker-{index}.{PUSH_LOG}"));
+                extra.extend(["--push-log".to_owned(), file.display().to_string()]);
+            }
+            let child = self.start("worker", index, servers + index, &extra)?;
+            self.children.push(child);
         }
-        let mut looks = self.looks(identity, &addresses[0]);
+        let mut looks = self.looks(identity, &self.addresses[0]);
         self.watch(servers, &mut looks).await
     }
 
@@ -217,7 +247,8 @@ impl Run<'_> {
         if self.netns { format!("{NETWORK}{}", self.place(role, index) + 1) } else { "127.0.0.1".to_owned() }
     }
 
-    fn start(&mut self, role: &str, index: usize, extra: &[String]) -> Result<(), Failure> {
+    /// Starts a process, which speaks as the `number`th child.
+    fn start(&self, role: &str, index: usize, number: usize, extra: &[String]) -> Result<Child, Failure> {
         let program = std::env::current_exe()
             .map_err(|error| Failure::world(format!("the path of this program is unknown: {error}")))?;
         let mut command = if self.netns {
@@ -235,10 +266,8 @@ impl Run<'_> {
         }
         command.arg("--keys").arg(self.keys).args(["--set", "cluster.exit_when_done=true"]).args(extra);
         let name = format!("{role} {index}");
-        let child = Child::start(self.children.len(), name.clone(), command, &self.sender)
-            .map_err(|error| Failure::world(format!("{name} could not be started: {error}")))?;
-        self.children.push(child);
-        Ok(())
+        Child::start(number, name.clone(), command, &self.sender)
+            .map_err(|error| Failure::world(format!("{name} could not be started: {error}")))
     }
 
     /// The addresses of all servers, as each says that it is ready.
@@ -273,13 +302,21 @@ impl Run<'_> {
         let (sender, looks) = unbounded_channel();
         let (connector, address) = (connector(self.config, identity), address.to_owned());
         tokio::spawn(async move {
-            let connector = connector?;
-            let mut observer = Observer::connect(&connector, &address).await?;
+            let Ok(connector) = connector else { return };
             let mut ticks = tokio::time::interval(LOOK_EVERY);
-            loop {
+            let mut observer = None;
+            // A coordinator that was started again is looked at anew.
+            while !sender.is_closed() {
                 ticks.tick().await;
-                if sender.send(observer.status().await?).is_err() {
-                    return Ok::<(), String>(());
+                let session = match observer.take() {
+                    Some(session) => Ok(session),
+                    None => Observer::connect(&connector, &address).await,
+                };
+                let Ok(mut session) = session else { continue };
+                if let Ok(status) = session.status().await {
+                    observer = Some(session);
+                    // The receiver ends with the run.
+                    let _ = sender.send(status);
                 }
             }
         });
@@ -299,18 +336,7 @@ impl Run<'_> {
                     Told::Line(..) => {}
                     Told::Log(line) => self.display.say(&line),
                     Told::Ended(index, status) => {
-                        match status {
-                            Ok(status) if status.success() && (index == 0 || index >= servers) => {
-                                self.children[index].ended = Some(status);
-                            }
-                            Ok(status) if index >= servers && status.code().is_none() && self.goes_on_without_some() => {
-                                let (_, how) = describe(status);
-                                self.children[index].ended = Some(status);
-                                let name = &self.children[index].name;
-                                self.display.say(&format!("{name} ended ({how}); the others go on without it"));
-                            }
-                            status => return Err(self.failed(index, status)),
-                        }
+                        self.ended(index, status, servers, &ends).await?;
                         ends.note(&self.children[0], &self.children[servers..]);
                         if ends.coordinator.is_some() && ends.last_worker.is_some() {
                             return Ok(Ended::Well);
@@ -336,11 +362,6 @@ impl Run<'_> {
                 }
             }
         }
-    }
-
-    /// Whether the run is made to lose workers.
-    fn goes_on_without_some(&self) -> bool {
-        self.config.sync.as_ref().is_some_and(|sync| sync.elastic)
     }
 
     /// A child that ended before its time: its code and its last words.
@@ -430,56 +451,5 @@ async fn interrupted(signals: &mut (std::io::Result<SignalStream>, std::io::Resu
     tokio::select! {
         () = one(&mut signals.0) => INTERRUPTED,
         () = one(&mut signals.1) => TERMINATED,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use slackline_core::ids::{Incarnation, ServerId, WorkerId};
-    use slackline_core::wire::{MemberRow, RefusedCounts, Text};
-
-    use super::*;
-
-    fn status(phase: Phase, members: u32) -> Status {
-        let member = |worker| MemberRow {
-            worker: WorkerId(worker),
-            incarnation: Incarnation(1),
-            address: Text::default(),
-            clock: None,
-            heard_ms: 0,
-        };
-        Status {
-            server: ServerId(0),
-            phase,
-            progress: None,
-            members: (0..members).map(member).collect(),
-            members_hidden: 0,
-            held: Vec::new(),
-            shards: Vec::new(),
-            refused: RefusedCounts::default(),
-        }
-    }
-
-    #[test]
-    fn a_run_is_hopeless_when_those_who_could_do_the_work_have_gone() {
-        let before = Instant::now().checked_sub(STRAGGLERS * 2);
-        let one = Ends { first_worker: before, ..Ends::default() };
-        let all = Ends { last_worker: before, ..one };
-        let waiting = || Phase::Waiting { here: 1, wanted: 2, since_ms: 0 };
-        for (ends, phase, members, is_hopeless) in [
-            (&Ends::default(), waiting(), 1, false),
-            (&one, waiting(), 1, true),
-            (&one, Phase::Running, 1, false),
-            // One that has left the children but not the table was not told to go: its lease decides.
-            (&all, Phase::Running, 1, false),
-            (&all, Phase::Running, 0, true),
-            (&all, Phase::Finished, 0, false),
-        ] {
-            let status = status(phase, members);
-            assert_eq!(ends.hopeless(&status).is_some(), is_hopeless, "{ends:?} {:?}", status.phase);
-        }
-        // What was on its way when the last one ended is no news.
-        let just_now = Ends { last_worker: Some(Instant::now()), ..Ends::default() };
-        assert_eq!(just_now.hopeless(&status(Phase::Running, 0)), None);
     }
 }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod chaos;
 mod child;
 mod cli;
 mod compare;
@@ -26,7 +27,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use slackline_core::config::{Resolved, reference_toml};
 
-use crate::cli::{Cli, Clustered, Command, ConfigCommand, Configured, KeysCommand};
+use crate::cli::{Cli, Clustered, Command, ConfigCommand, Configured};
 use crate::failure::Failure;
 
 fn main() -> ExitCode {
@@ -49,6 +50,7 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
         Command::Sim(args) => simulate::run(&args),
         Command::Sweep(args) => sweep::sweep(&args),
         Command::Compare(args) => compare::compare(&args),
+        Command::Chaos(args) => chaos::run(&args),
         Command::Report(args) => sweep::report(&args),
         Command::CheckTrace(args) => traces::check(&args),
         Command::TraceExport(args) => traces::export(&args),
@@ -56,13 +58,7 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
         Command::Worker(args) => daemons::worker(&args),
         Command::Status(args) => status::show(&args),
         Command::Stop(args) => stop::stop(&args),
-        Command::Keys { command: KeysCommand::Init { dir } } => {
-            slackline_net::keys::init(&dir).map_err(Failure::user)?;
-            print(&format!(
-                "made an authority and the keys of server, worker, observer and admin in {}\n",
-                dir.display()
-            ))
-        }
+        Command::Keys { command } => keys::execute(&command),
         Command::Config { command } => match command {
             ConfigCommand::Check(configured) => {
                 let resolved = resolve(&configured)?;

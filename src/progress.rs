@@ -4,10 +4,13 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use slackline_core::wire::{Phase, Progress, Status};
+use slackline_core::wire::{Phase, Progress, Status, WaitRow};
 
 /// Between two plain lines.
 const LINE_EVERY: Duration = Duration::from_secs(2);
+
+/// A wait of so long is shown in the place of the figures.
+const LONG: Duration = Duration::from_secs(5);
 
 /// The display.
 pub(crate) struct Display {
@@ -27,6 +30,11 @@ impl Display {
         match (&status.phase, &status.progress) {
             (Phase::Waiting { here, wanted, .. }, progress) => {
                 self.put(format!("waiting for workers: {here} of {wanted} here"), progress.as_ref());
+            }
+            // A wait that has lasted is worth more than a speed of nothing.
+            (Phase::Running, Some(progress)) if status.waits.first().is_some_and(is_long) => {
+                let text = status.waits.first().map_or_else(String::new, |wait| wait.text.shown());
+                self.put(text, Some(progress));
             }
             (_, Some(progress)) => self.advance(progress),
             _ => {}
@@ -72,6 +80,10 @@ impl Display {
             bar.finish_and_clear();
         }
     }
+}
+
+fn is_long(wait: &WaitRow) -> bool {
+    u128::from(wait.since_ms) >= LONG.as_millis()
 }
 
 /// A bar of which nothing is done. One without a length would be drawn full.

@@ -2,15 +2,11 @@
 
 use std::fmt::Write as _;
 
-use slackline_core::ids::WorkerId;
-use slackline_core::wire::{Phase, Status};
+use slackline_core::wire::{Phase, ServerRow, Status};
 
 use crate::cli::StatusArgs;
 use crate::failure::Failure;
 use crate::observer::visit;
-
-/// Missing workers that are named.
-const NAMED_MAX: usize = 8;
 
 pub(crate) fn show(args: &StatusArgs) -> Result<u8, Failure> {
     let role = slackline_net::keys::role(&args.role)
@@ -32,9 +28,6 @@ fn render(address: &str, status: &Status) -> String {
         Phase::Finished => writeln!(out, "finished"),
         Phase::Failed(text) => writeln!(out, "failed: {text}"),
     };
-    if let Some(missing) = missing(status) {
-        let _ = writeln!(out, "  missing: {missing}");
-    }
     if let Some(progress) = &status.progress {
         let _ = writeln!(
             out,
@@ -45,6 +38,15 @@ fn render(address: &str, status: &Status) -> String {
             progress.loss,
             100.0 * progress.waiting
         );
+    }
+    for wait in &status.waits {
+        let _ = writeln!(out, "  waits {:.1} s: {}", seconds(wait.since_ms), wait.text);
+    }
+    for server in &status.servers {
+        out.push_str(&server_line(server));
+    }
+    if status.servers_hidden > 0 {
+        let _ = writeln!(out, "  and {} servers more", status.servers_hidden);
     }
     for shard in &status.shards {
         let minimum = shard
@@ -62,19 +64,11 @@ fn render(address: &str, status: &Status) -> String {
             member.worker,
             member.incarnation,
             member.address,
-            member.heard_ms as f64 / 1000.0
+            seconds(member.heard_ms)
         );
     }
     if status.members_hidden > 0 {
         let _ = writeln!(out, "  and {} workers more", status.members_hidden);
-    }
-    for held in &status.held {
-        let seconds = held.since_ms as f64 / 1000.0;
-        let _ = writeln!(
-            out,
-            "  {} at {} {} ({}, {seconds:.1} s)",
-            held.worker, held.clock, held.reason, held.shard
-        );
     }
     let refused = &status.refused;
     if refused.handshake + refused.role + refused.malformed + refused.fenced > 0 {
@@ -87,24 +81,29 @@ fn render(address: &str, status: &Status) -> String {
     out
 }
 
-/// The workers that a run which has not begun waits for; none where not all rows are there to tell.
-fn missing(status: &Status) -> Option<String> {
-    let Phase::Waiting { wanted, .. } = status.phase else { return None };
-    if status.members_hidden > 0 {
-        return None;
-    }
-    let is_here = |worker: &WorkerId| status.members.iter().any(|member| member.worker == *worker);
-    let missing: Vec<_> = (0..wanted).map(WorkerId).filter(|worker| !is_here(worker)).collect();
-    let named: Vec<_> = missing.iter().take(NAMED_MAX).map(ToString::to_string).collect();
-    let more = missing.len() - named.len();
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    (!missing.is_empty()).then(|| named.join(", ") + &more)
+fn seconds(milliseconds: u64) -> f64 {
+    milliseconds as f64 / 1000.0
+}
+
+fn server_line(row: &ServerRow) -> String {
+    let address = row.address.shown();
+    let at = if address.is_empty() { String::new() } else { format!(" at {address}") };
+    let life = match (row.heard_ms, row.is_alive) {
+        (None, _) => "not here yet".to_owned(),
+        (Some(heard), true) => format!("heard {:.1} s ago", seconds(heard)),
+        (Some(heard), false) => format!("lost, last heard {:.1} s ago", seconds(heard)),
+    };
+    let roles = format!("primary of {}, backup of {}", row.primaries, row.backups);
+    let process = row.boot.map_or_else(String::new, |boot| format!(", process {boot:016x}"));
+    let trouble = row.trouble.shown();
+    let trouble = if trouble.is_empty() { trouble } else { format!(": {trouble}") };
+    format!("  {}{at}: {life}, {roles}{process}{trouble}\n", row.server)
 }
 
 #[cfg(test)]
 mod tests {
-    use slackline_core::ids::{Incarnation, ServerId};
-    use slackline_core::wire::{MemberRow, RefusedCounts, Text};
+    use slackline_core::ids::{Incarnation, ServerId, WorkerId};
+    use slackline_core::wire::{MemberRow, RefusedCounts, Text, WaitRow};
 
     use super::*;
 
@@ -125,16 +124,51 @@ mod tests {
             held: Vec::new(),
             shards: Vec::new(),
             refused: RefusedCounts::default(),
+            servers: Vec::new(),
+            servers_hidden: 0,
+            places: Vec::new(),
+            waits: Vec::new(),
         }
     }
 
     #[test]
-    fn missing_workers_are_named_while_they_are_waited_for() {
-        assert!(render("a:1", &status(&[0, 2], 4)).contains("\n  missing: worker 1, worker 3\n"));
-        assert_eq!(missing(&status(&[0, 1], 2)), None);
-        assert_eq!(missing(&Status { phase: Phase::Running, ..status(&[0], 2) }), None);
-        assert_eq!(missing(&Status { members_hidden: 1, ..status(&[0], 2) }), None);
-        let many = missing(&status(&[], 11)).unwrap();
-        assert!(many.starts_with("worker 0, ") && many.ends_with("worker 7 and 3 more"), "{many}");
+    fn what_is_waited_for_comes_first_and_the_longest_wait_on_top() {
+        let wait = |since_ms, text: &str| WaitRow { since_ms, text: Text::new(text) };
+        let server = ServerRow {
+            server: ServerId(1),
+            address: Text::new("10.0.0.1:4400"),
+            boot: Some(0xab),
+            heard_ms: Some(4200),
+            is_alive: true,
+            primaries: 2,
+            backups: 1,
+            trouble: Text::new("the disk is full"),
+        };
+        let gone = ServerRow {
+            server: ServerId(2),
+            address: Text::default(),
+            boot: None,
+            is_alive: false,
+            trouble: Text::default(),
+            ..server.clone()
+        };
+        let never = ServerRow { server: ServerId(3), heard_ms: None, ..gone.clone() };
+        let status = Status {
+            phase: Phase::Running,
+            waits: vec![wait(12_340, "worker 1 waits"), wait(4200, "server 1 is silent")],
+            servers: vec![server, gone, never],
+            servers_hidden: 2,
+            ..status(&[0], 2)
+        };
+        let expected = "server 0 at a:1: running
+  waits 12.3 s: worker 1 waits
+  waits 4.2 s: server 1 is silent
+  server 1 at 10.0.0.1:4400: heard 4.2 s ago, primary of 2, backup of 1, process 00000000000000ab: the disk is full
+  server 2: lost, last heard 4.2 s ago, primary of 2, backup of 1
+  server 3: not here yet, primary of 2, backup of 1
+  and 2 servers more
+  worker 0 (incarnation 1) from here, heard 0.0 s ago
+";
+        assert_eq!(render("a:1", &status), expected);
     }
 }

@@ -88,7 +88,7 @@ fn lines(summary: &Value) -> String {
         let (p99, max) = (whole(&format!("{path}/p99")), whole(&format!("{path}/max")));
         row(name, format!("mean {mean:.2}, p99 {p99}, max {max} ({bound})"));
     }
-    let shares = ["compute", "wait_for_clock", "push", "pull", "data", "evaluate"];
+    let shares = ["compute", "wait_for_clock", "push", "busy", "pull", "data", "evaluate"];
     let shares = shares
         .map(|name| format!("{} {:.1} %", name, 100.0 * number(&format!("/time/{name}")).unwrap_or(0.0)));
     row("worker time", shares.join(", "));
@@ -103,6 +103,10 @@ fn lines(summary: &Value) -> String {
             reasons(summary, "/decisions/drop", whole("/decisions/down_weight"))
         ),
     );
+    let again = whole("/repeated/samples");
+    if again > 0 {
+        row("repeated", repeated(summary, again));
+    }
     if recoveries.is_none() {
         let held = reasons(summary, "/decisions/hold", 0);
         let (served, first) = (whole("/pulls/served"), whole("/pulls/held"));
@@ -124,6 +128,29 @@ fn lines(summary: &Value) -> String {
         row("warning", format!("the run diverged at clock {clock}: {what}"));
     }
     out
+}
+
+/// The samples that were given out again, by why: those that were really done twice, and those whose gradient was not used.
+fn repeated(summary: &Value, samples: u64) -> String {
+    let ranges = summary.pointer("/repeated/ranges").and_then(Value::as_array);
+    let mut causes: Vec<(String, u64)> = Vec::new();
+    for range in ranges.into_iter().flatten() {
+        let of = |name: &str| range[name].as_u64().unwrap_or(0);
+        let cause = match range["why"].as_str() {
+            Some("lost") => format!("worker {} was lost", of("worker")),
+            Some("left") => format!("worker {} left", of("worker")),
+            _ => "gradients not used".to_owned(),
+        };
+        let count = of("to").saturating_sub(of("from"));
+        match causes.iter_mut().find(|(known, _)| *known == cause) {
+            Some((_, known)) => *known += count,
+            None => causes.push((cause, count)),
+        }
+    }
+    let named: Vec<String> =
+        causes.iter().take(4).map(|(cause, count)| format!("{cause}: {count}")).collect();
+    let more = if causes.len() > named.len() { ", ..." } else { "" };
+    format!("{samples} samples given out again ({}{more}); the ranges are in summary.json", named.join(", "))
 }
 
 /// The counts of some decisions by their reasons, those of nothing left out.
@@ -182,6 +209,18 @@ mod tests {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
         assert!(!text.contains("pulls") && !text.contains("clock lead"), "{text}");
+    }
+
+    #[test]
+    fn samples_that_were_given_out_again_are_told_with_why() {
+        let lost = |from, to| json!({ "from": from, "to": to, "why": "lost", "worker": 3, "incarnation": 5 });
+        let unused = json!({ "from": 0, "to": 8, "why": "unused" });
+        let text = lines(&json!({
+            "repeated": { "samples": 40, "ranges": [lost(0, 16), lost(64, 80), unused], "unlisted": 0 },
+        }));
+        let expected = "repeated       40 samples given out again (worker 3 was lost: 32, gradients not used: 8); the ranges are";
+        assert!(text.contains(expected), "{text}");
+        assert!(!lines(&json!({ "repeated": { "samples": 0, "ranges": [] } })).contains("repeated"));
     }
 
     #[test]

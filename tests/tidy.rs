@@ -174,3 +174,46 @@ fn the_documents_name_only_what_exists() {
         }
     }
 }
+
+/// The fields of the typed configuration, as `Section.field`, read off its declarations.
+fn configuration_fields() -> BTreeSet<String> {
+    let text = code(&root().join("common/core/src/config/mod.rs"));
+    let mut fields = BTreeSet::new();
+    let mut section = None;
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix("pub struct ").and_then(|rest| rest.strip_suffix(" {")) {
+            section = Some(name.to_owned());
+        } else if line == "}" {
+            section = None;
+        } else if let (Some(section), Some(field)) = (&section, line.strip_prefix("    pub "))
+            && let Some((field, _)) = field.split_once(':')
+        {
+            fields.insert(format!("{section}.{field}"));
+        }
+    }
+    fields
+}
+
+// Case 3.7, number 9: flags that were documented and read nowhere.
+#[test]
+fn every_key_of_the_configuration_is_read_by_somebody() {
+    let outside: String = sources(&root())
+        .into_iter()
+        .filter(|path| !is_test(path) && !path.starts_with(root().join("common/core/src/config")))
+        .filter(|path| !path.starts_with(root().join("tests")))
+        .map(|path| code(&path))
+        .collect();
+    // What the configuration computes from its own fields counts when somebody asks for that.
+    let own = code(&root().join("common/core/src/config/timers.rs"));
+    let own = own + &code(&root().join("common/core/src/config/mod.rs")).replace("pub ", "");
+    let fields = configuration_fields();
+    assert!(fields.len() > 40, "the declarations were not understood: {fields:?}");
+    let unread: Vec<&String> = fields
+        .iter()
+        .filter(|field| {
+            let name = format!(".{}", field.split_once('.').unwrap().1);
+            !names(&outside, &name) && !names(&own, &name)
+        })
+        .collect();
+    assert!(unread.is_empty(), "read nowhere outside of the configuration: {unread:?}");
+}

@@ -49,8 +49,7 @@ pub(crate) struct Cluster<'a> {
 }
 
 impl<'a> Cluster<'a> {
-    /// Makes keys and starts the servers of `SMALL` with `over` over it. Server 0 comes last: it must know where the others are,
-    /// to end them at the end.
+    /// Makes keys and starts the servers of `SMALL` with `over` over it. Each must know where the others are, before any of them is there.
     pub(crate) fn start(stage: &'a Stage, over: &[(&str, &str)]) -> Self {
         Self::start_with(stage, over, &[])
     }
@@ -61,25 +60,20 @@ impl<'a> Cluster<'a> {
         let made = stage.run(&["keys", "init", "keys"]);
         assert_eq!(made.code, 0, "{}", made.error);
         let servers = resolved(over).config.servers as usize;
-        let mut cluster = Self { stage, config, servers: Vec::new(), addresses: Vec::new() };
-        // Its own entry is not known yet when server 0 starts; nothing dials it from there.
-        let mut addresses = vec!["127.0.0.1:1".to_owned(); servers];
-        let mut processes: Vec<_> = (1..servers).map(|index| cluster.start_server(index, more)).collect();
-        for (index, process) in processes.iter().enumerate() {
-            addresses[index + 1] = address_of(process);
+        let addresses: Vec<_> = (0..servers).map(|_| free_address()).collect();
+        let mut cluster = Self { stage, config, servers: Vec::new(), addresses };
+        cluster.servers = (0..servers).map(|index| cluster.start_server(index, more)).collect();
+        for (server, address) in cluster.servers.iter().zip(&cluster.addresses) {
+            assert_eq!(address_of(server), *address);
         }
-        let list = list(&addresses);
-        processes.insert(0, cluster.start_server(0, &[&["--set", &list], more].concat()));
-        addresses[0] = address_of(&processes[0]);
-        (cluster.servers, cluster.addresses) = (processes, addresses);
         cluster
     }
 
-    /// Starts a server on a port that the system chooses.
+    /// Starts a server at its address.
     pub(crate) fn start_server(&self, index: usize, more: &[&str]) -> Process {
-        let number = index.to_string();
-        let bind = if more.contains(&"--bind") { &[][..] } else { &["--bind", "127.0.0.1:0"] };
-        let arguments = ["server", &self.config, "--log", "info", "--index", &number];
+        let (number, list) = (index.to_string(), list(&self.addresses));
+        let bind = if more.contains(&"--bind") { &[][..] } else { &["--bind", &self.addresses[index]] };
+        let arguments = ["server", &self.config, "--log", "info", "--index", &number, "--set", &list];
         self.stage.start(&format!("server {index}"), &[&arguments, bind, more].concat())
     }
 
@@ -136,6 +130,11 @@ impl<'a> Cluster<'a> {
 /// `cluster.addresses`, for `--set`.
 pub(crate) fn list(addresses: &[String]) -> String {
     format!("cluster.addresses={addresses:?}")
+}
+
+/// An address of this machine that nobody had a moment ago.
+pub(crate) fn free_address() -> String {
+    std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
 /// Where a server says that it is.

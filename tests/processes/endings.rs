@@ -118,13 +118,65 @@ fn a_killed_child_is_named_and_its_signal_is_the_exit_code() {
     for (role, name) in [("worker", "worker "), ("server", "server ")] {
         let stage = Stage::new();
         let run = in_the_middle(&stage);
-        let victim = stage.living().into_iter().rfind(|living| living.is(role)).unwrap();
-        kill(victim.pid, Signal::SIGKILL).unwrap();
+        // The run goes on without one worker, and not without both.
+        let victims: Vec<_> = stage.living().into_iter().filter(|living| living.is(role)).collect();
+        for victim in victims {
+            let _ = kill(victim.pid, Signal::SIGKILL);
+        }
         let ended = run.end();
         assert_eq!(ended.code, 137, "{}", ended.error);
         let error = ended.error.lines().find(|line| line.starts_with("error: ")).unwrap().to_owned();
         assert!(error.contains(name) && error.contains("signal 9"), "{error}");
         nothing_is_left(&stage);
+    }
+}
+
+#[test]
+fn a_run_goes_on_without_a_worker_that_was_killed_and_says_so() {
+    let stage = Stage::new();
+    let run = start(&stage, &[("train.epochs", "40"), ("workers", "3"), ("cluster.lease_s", "1.0")]);
+    run.line("test accuracy");
+    let victim = stage.living().into_iter().rfind(|living| living.is("worker")).unwrap();
+    kill(victim.pid, Signal::SIGKILL).unwrap();
+    run.line("ended (signal 9); the others go on without it");
+    let ended = run.end_well();
+    assert!(ended.output.contains("accuracy"), "{}", ended.output);
+    assert!(stage.read("out/summary.json").contains("\"epochs\": 40.0"));
+    nothing_is_left(&stage);
+}
+
+#[test]
+fn servers_that_are_killed_are_started_again_where_their_shards_are_still_somewhere() {
+    let survivals: [&[(&str, &str)]; 3] = [
+        &[("cluster.replicas", "2"), ("cluster.durability", "\"replicated\"")],
+        &[("cluster.durability", "\"disk\"")],
+        &[("checkpoint.every_clocks", "20")],
+    ];
+    for over in survivals {
+        for index in 0..2 {
+            let stage = Stage::new();
+            let long = [("train.epochs", "60"), ("cluster.lease_s", "1.0"), ("cluster.steps", "\"whole\"")];
+            let run = start(&stage, &[&long, over].concat());
+            // With a copy, or a checkpoint, there is something to go on from.
+            match over[0].0 {
+                "cluster.replicas" => drop(run.line("has an equal copy at")),
+                "checkpoint.every_clocks" => drop(run.line("is in the store")),
+                _ => {}
+            }
+            run.line("test accuracy");
+            let is_victim = |arguments: &[String]| {
+                arguments.windows(2).any(|pair| pair == ["--index".to_owned(), index.to_string()])
+            };
+            let victim = stage.living().into_iter().find(|living| is_victim(&living.arguments)).unwrap();
+            kill(victim.pid, Signal::SIGKILL).unwrap();
+            run.line(&format!("server {index} ended (signal 9) and is started again"));
+            run.end_well();
+            // A coordinator that is started again knows which run it is.
+            assert!(!run.has_said("belongs to run"));
+            assert!(stage.read("out/summary.json").contains("\"epochs\": "));
+            assert!(!stage.path("out/state/server-1").exists(), "what only the run could go on with is left");
+            nothing_is_left(&stage);
+        }
     }
 }
 

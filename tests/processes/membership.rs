@@ -29,7 +29,7 @@ fn a_worker_that_comes_late_helps_and_may_leave() {
     let clocks: Vec<u64> = waits
         .split("clock ")
         .skip(1)
-        .map(|rest| rest.split_whitespace().next().unwrap().parse().unwrap())
+        .map(|rest| rest.split(|letter: char| !letter.is_ascii_digit()).next().unwrap().parse().unwrap())
         .collect();
     assert!(clocks[0] > clocks[1], "it has trained since it came: {waits}");
     late.signal(Signal::SIGTERM);

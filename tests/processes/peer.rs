@@ -63,6 +63,11 @@ impl Peer {
         self.runtime.block_on(self.sender.send(message)).unwrap();
     }
 
+    /// The same where the server may have ended the session already.
+    pub(crate) fn say_if_open(&mut self, message: &impl Message) {
+        let _ = self.runtime.block_on(self.sender.send(message));
+    }
+
     /// The next message; none once the server has ended the session.
     pub(crate) fn next(&mut self) -> Option<ToPeer> {
         self.runtime.block_on(async {
@@ -90,7 +95,9 @@ impl Peer {
         let Some(ToPeer::Joined { worker, incarnation, clock }) = joined else { panic!("{joined:?}") };
         let train = &run.config.train;
         let batch_count = (sample_count * train.epochs).div_ceil(train.batch);
-        let register = Register { worker, incarnation, layout_hash, config_hash, clock, batch_count };
+        let answered = Sequence(0);
+        let register =
+            Register { worker, incarnation, layout_hash, config_hash, clock, batch_count, answered };
         self.say(&ToServer::Register(register));
         let registered = self.next();
         assert!(matches!(registered, Some(ToPeer::Registered { .. })), "{registered:?}");

@@ -110,7 +110,7 @@ fn staleness_keeps_its_bounds_and_the_shares_of_time_are_a_whole() {
         assert!(at("p50") <= at("p99") && at("p99") <= at("max"), "{summary}");
         assert!(at("max") <= at("bound") && at("mean") <= at("max"), "{summary}");
     }
-    let parts = ["compute", "wait_for_clock", "push", "pull", "data", "evaluate"];
+    let parts = ["compute", "wait_for_clock", "push", "busy", "pull", "data", "evaluate"];
     let shares = parts.map(|part| number(&summary, &format!("/time/{part}")));
     assert!(shares.iter().all(|share| (0.0..=1.0).contains(share)), "{shares:?}");
     assert!((shares.iter().sum::<f64>() - 1.0).abs() < 0.05, "{shares:?}");

@@ -43,8 +43,10 @@ fn a_pull_that_is_held_for_long_is_named_in_the_log() {
     cluster.servers[0].line("test accuracy");
     slow.signal(Signal::SIGSTOP);
     for (shard, server) in cluster.servers.iter().enumerate() {
-        let line = server.line(&format!("shard {shard}: {fast_name} at clock "));
-        assert!(line.contains(&format!(" waits for {slow_name} at clock ")), "{line}");
+        let line = server.line(&format!("(shard {shard})"));
+        let says = |part: String| assert!(line.contains(&part), "{line}");
+        says(format!("{fast_name} at clock "));
+        says(format!(" waits for {slow_name} at clock "));
     }
     slow.signal(Signal::SIGCONT);
     slow.end_well();

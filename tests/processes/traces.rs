@@ -175,10 +175,11 @@ fn the_trace_of_a_killed_server_is_checked_as_far_as_it_goes() {
     let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
     cluster.servers[0].line("test accuracy");
     cluster.servers[1].kill();
+    cluster.servers[0].line("waits for server 1 to come back");
+    cluster.servers[0].signal(Signal::SIGTERM);
     for worker in workers {
         worker.end();
     }
-    cluster.servers[0].signal(Signal::SIGTERM);
     cluster.servers[0].end();
     let checked = check(&stage, "out");
     assert_eq!(checked.code, 0, "{}{}", checked.output, checked.error);

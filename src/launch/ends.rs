@@ -1,0 +1,94 @@
+//! When those ended without which a run may go on, and whether it can still become complete.
+
+use slackline_core::wire::{Phase, Status};
+use tokio::time::Instant;
+
+use super::STRAGGLERS;
+use crate::child::Child;
+
+/// When those ended without which a run may go on, or which it may end without.
+#[derive(Debug, Default)]
+pub(super) struct Ends {
+    pub(super) coordinator: Option<Instant>,
+    pub(super) first_worker: Option<Instant>,
+    pub(super) last_worker: Option<Instant>,
+}
+
+impl Ends {
+    pub(super) fn note(&mut self, coordinator: &Child, workers: &[Child]) {
+        let now = |is_so: bool| is_so.then(Instant::now);
+        let has_ended = |child: &Child| child.ended.is_some();
+        self.coordinator = self.coordinator.or(now(has_ended(coordinator)));
+        self.first_worker = self.first_worker.or(now(workers.iter().any(has_ended)));
+        self.last_worker = self.last_worker.or(now(workers.iter().all(has_ended)));
+    }
+
+    /// Why a run that is in this state will never be complete. A worker ends well also when somebody told it to go.
+    pub(super) fn hopeless(&self, status: &Status) -> Option<&'static str> {
+        let long_ago = |end: Option<Instant>| end.is_some_and(|end| end.elapsed() > STRAGGLERS);
+        match status.phase {
+            Phase::Waiting { .. } if long_ago(self.first_worker) => {
+                Some("a worker ended before the run began")
+            }
+            Phase::Running if long_ago(self.last_worker) && status.members.is_empty() => {
+                Some("all workers ended before the work was done")
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slackline_core::ids::{Incarnation, ServerId, WorkerId};
+    use slackline_core::wire::{MemberRow, RefusedCounts, Text};
+
+    use super::*;
+
+    fn status(phase: Phase, members: u32) -> Status {
+        let member = |worker| MemberRow {
+            worker: WorkerId(worker),
+            incarnation: Incarnation(1),
+            address: Text::default(),
+            clock: None,
+            heard_ms: 0,
+        };
+        Status {
+            server: ServerId(0),
+            phase,
+            progress: None,
+            members: (0..members).map(member).collect(),
+            members_hidden: 0,
+            held: Vec::new(),
+            shards: Vec::new(),
+            refused: RefusedCounts::default(),
+            servers: Vec::new(),
+            servers_hidden: 0,
+            places: Vec::new(),
+            waits: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_run_is_hopeless_when_those_who_could_do_the_work_have_gone() {
+        let before = Instant::now().checked_sub(STRAGGLERS * 2);
+        let one = Ends { first_worker: before, ..Ends::default() };
+        let all = Ends { last_worker: before, ..one };
+        let waiting = || Phase::Waiting { here: 1, wanted: 2, since_ms: 0 };
+        for (ends, phase, members, is_hopeless) in [
+            (&Ends::default(), waiting(), 1, false),
+            (&one, waiting(), 1, true),
+            (&one, Phase::Running, 1, false),
+            // One that has left the children but not the table was not told to go: its lease decides.
+            (&all, Phase::Running, 1, false),
+            (&all, Phase::Running, 0, true),
+            (&all, Phase::Finished, 0, false),
+        ] {
+            let status = status(phase, members);
+            assert_eq!(ends.hopeless(&status).is_some(), is_hopeless, "{ends:?} {:?}", status.phase);
+        }
+        // What was on its way when the last one ended is no news.
+        let just_now = Ends { last_worker: Some(Instant::now()), ..Ends::default() };
+        assert_eq!(just_now.hopeless(&status(Phase::Running, 0)), None);
+    }
+}

@@ -1,0 +1,100 @@
+//! Servers that die while a run goes on, and come back or not: nothing that was acknowledged is lost.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::cluster::Cluster;
+use crate::stage::Stage;
+
+/// A run that is long enough to lose something in its middle.
+const LONG: &[(&str, &str)] =
+    &[("cluster.lease_s", "1.0"), ("train.epochs", "60"), ("cluster.steps", "\"whole\"")];
+
+fn over<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    [LONG, more].concat()
+}
+
+#[test]
+fn the_backup_of_a_server_that_dies_goes_on_and_workers_with_it() {
+    let stage = Stage::new();
+    let copies = over(&[("cluster.replicas", "2"), ("cluster.durability", "\"replicated\"")]);
+    let cluster = Cluster::start(&stage, &copies);
+    let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
+    cluster.servers[0].line("has an equal copy at");
+    cluster.servers[0].line("test accuracy");
+    cluster.servers[1].kill();
+    for worker in workers {
+        worker.end_well();
+    }
+    cluster.servers[0].end_well();
+    assert!(cluster.has_trained_for(60));
+}
+
+#[test]
+fn a_server_that_is_started_again_goes_on_with_what_its_disk_has() {
+    let stage = Stage::new();
+    let cluster = Cluster::start(&stage, &over(&[("cluster.durability", "\"disk\"")]));
+    let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
+    cluster.servers[0].line("test accuracy");
+    cluster.servers[1].kill();
+    let again = cluster.start_server(1, &[]);
+    for worker in workers {
+        worker.end_well();
+    }
+    cluster.servers[0].end_well();
+    again.end_well();
+    assert!(cluster.has_trained_for(60));
+}
+
+#[test]
+fn the_coordinator_is_started_again_and_the_run_goes_on() {
+    let stage = Stage::new();
+    let cluster = Cluster::start(&stage, &over(&[("cluster.durability", "\"disk\"")]));
+    let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
+    cluster.servers[0].line("test accuracy");
+    cluster.servers[0].kill();
+    let again = cluster.start_server(0, &[]);
+    for worker in workers {
+        worker.end_well();
+    }
+    again.end_well();
+    cluster.servers[1].end_well();
+    assert!(cluster.has_trained_for(60));
+}
+
+#[test]
+fn a_lost_shard_is_restored_alone_from_the_newest_checkpoint() {
+    let stage = Stage::new();
+    let cluster = Cluster::start(&stage, &over(&[("checkpoint.every_clocks", "20")]));
+    let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
+    cluster.servers[0].line("is in the store");
+    cluster.servers[0].line("test accuracy");
+    cluster.servers[1].kill();
+    let again = cluster.start_server(1, &[]);
+    let restored = cluster.servers[0].line("clocks of it are lost");
+    assert!(restored.contains("is restored from checkpoint"), "{restored}");
+    for worker in workers {
+        worker.end_well();
+    }
+    cluster.servers[0].end_well();
+    again.end_well();
+}
+
+#[test]
+fn a_server_that_was_frozen_is_harmless_when_it_thaws() {
+    let stage = Stage::new();
+    let copies = over(&[("cluster.replicas", "2"), ("cluster.durability", "\"replicated\"")]);
+    let cluster = Cluster::start(&stage, &copies);
+    let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
+    cluster.servers[0].line("has an equal copy at");
+    cluster.servers[0].line("test accuracy");
+    cluster.servers[1].signal(Signal::SIGSTOP);
+    std::thread::sleep(Duration::from_secs(3));
+    cluster.servers[1].signal(Signal::SIGCONT);
+    for worker in workers {
+        worker.end_well();
+    }
+    cluster.end_well();
+    assert!(cluster.has_trained_for(60));
+}

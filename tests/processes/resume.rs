@@ -1,0 +1,249 @@
+//! Runs that go on from a checkpoint: with the same bits, on other servers, and not at all from what is no checkpoint of them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use slackline_checkpoint::Manifest;
+
+use crate::cluster::{Cluster, configuration, free_address, list, resolved};
+use crate::process::{Process, until};
+use crate::runs::number;
+use crate::stage::Stage;
+
+/// Samples of one epoch of the digits.
+const EPOCH: u64 = 1442;
+
+/// A run of some seconds, all of whose bits are determined.
+const BITS: &[(&str, &str)] = &[
+    ("consistency.policy", "\"bsp\""),
+    ("optimizer.kind", "\"momentum\""),
+    ("optimizer.schedule", "\"cosine\""),
+    ("train.epochs", "40"),
+    ("evaluate.every_epochs", "4.0"),
+    ("checkpoint.every_clocks", "40"),
+];
+
+fn start(stage: &Stage, out: &str, over: &[(&str, &str)], more: &[&str]) -> Process {
+    let config = stage.write("run.toml", &configuration(over));
+    let arguments = ["run", &config, "--log", "info", "--out", &stage.text_path(out)];
+    stage.start(out, &[&arguments, more].concat())
+}
+
+/// The newest checkpoint of a run, every byte of it compared.
+fn newest(stage: &Stage, out: &str, over: &[(&str, &str)]) -> Manifest {
+    slackline_server::resume(&stage.text_path(&format!("{out}/checkpoints")), &resolved(over)).unwrap()
+}
+
+/// What came out: the loss, the accuracy and the fingerprint of values and slots, to the last bit.
+fn outcome(stage: &Stage, out: &str, over: &[(&str, &str)]) -> (String, String, u64) {
+    let summary: serde_json::Value =
+        serde_json::from_str(&stage.read(&format!("{out}/summary.json"))).unwrap();
+    let of = |figure: &str| summary["final"][figure].to_string();
+    let manifest = newest(stage, out, over);
+    assert_eq!(manifest.samples_done, 40 * EPOCH, "{summary}");
+    (of("test_loss"), of("test_accuracy"), manifest.state_hash().unwrap().value())
+}
+
+/// Kills every process of the stage at once, without a word.
+fn kill_all(stage: &Stage, run: &Process) {
+    for process in stage.living() {
+        let _ = kill(process.pid, Signal::SIGKILL);
+    }
+    run.kill();
+    until("the end of all", || stage.living().is_empty().then_some(()));
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
+
+#[test]
+fn bsp_from_a_checkpoint_is_the_uninterrupted_run_bit_for_bit_on_any_number_of_servers() {
+    let stage = Stage::new();
+    start(&stage, "whole", BITS, &[]).end_well();
+    let expected = outcome(&stage, "whole", BITS);
+    let run = start(&stage, "broken", BITS, &[]);
+    run.line("checkpoint 3 of clock");
+    kill_all(&stage, &run);
+    let saved = newest(&stage, "broken", BITS);
+    assert!((1..40 * EPOCH).contains(&saved.samples_done), "{} samples", saved.samples_done);
+    for servers in ["2", "1", "3"] {
+        let out = format!("on-{servers}");
+        copy(&stage.path("broken"), &stage.path(&out));
+        let other = [BITS, &[("servers", servers)]].concat();
+        start(&stage, &out, &other, &["--resume", &stage.text_path(&out)]).end_well();
+        assert_eq!(outcome(&stage, &out, &other), expected, "{servers} servers");
+        assert_eq!(newest(&stage, &out, &other).stamp.run, saved.stamp.run, "it is the same run");
+    }
+    assert_ne!(newest(&stage, "whole", BITS).stamp.run, saved.stamp.run, "two runs of one configuration");
+}
+
+#[test]
+fn a_run_that_goes_on_elsewhere_leaves_the_former_results_as_they_are() {
+    let stage = Stage::new();
+    let run = start(&stage, "broken", BITS, &[]);
+    run.line("checkpoint 2 of clock");
+    kill_all(&stage, &run);
+    let saved = newest(&stage, "broken", BITS);
+    start(&stage, "new", BITS, &["--resume", &stage.text_path("broken")]).end_well();
+    assert_eq!(newest(&stage, "broken", BITS), saved);
+    assert_eq!(newest(&stage, "new", BITS).samples_done, 40 * EPOCH);
+    // Begun anew in a folder with checkpoints, a run could not tell them from its own.
+    let ended = start(&stage, "broken", BITS, &[]).end();
+    assert_eq!(ended.code, 2, "{}", ended.error);
+    assert!(ended.error.contains("--resume") && ended.error.contains("--fresh"), "{}", ended.error);
+    // Nor is a checkpoint of one run taken on in the folder of another.
+    let short = [BITS, &[("data.limit", "720")]].concat();
+    start(&stage, "other", &short, &[]).end_well();
+    let ended = start(&stage, "other", BITS, &["--resume", &stage.text_path("broken")]).end();
+    assert_eq!(ended.code, 2, "{}", ended.error);
+    assert!(ended.error.contains("other/checkpoints"), "{}", ended.error);
+}
+
+/// A short run with checkpoints.
+const SHORT: &[(&str, &str)] = &[("checkpoint.every_clocks", "20")];
+
+/// What is wrong with a folder: how it is made so, and what the refusal names.
+type Fault = (&'static str, fn(&Path, &Path), &'static [&'static str]);
+
+/// A part of the newest checkpoint.
+fn part(folder: &Path) -> PathBuf {
+    let numbers = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    numbers.max().unwrap().join("shard-00001.safetensors")
+}
+
+const FAULTS: &[Fault] = &[
+    ("missing", |folder, _| fs::remove_dir_all(folder).unwrap(), &["checkpoints"]),
+    (
+        "empty",
+        |folder, _| {
+            fs::remove_dir_all(folder).unwrap();
+            fs::create_dir(folder).unwrap();
+        },
+        &["checkpoints"],
+    ),
+    (
+        "torn",
+        |folder, _| {
+            let file = fs::OpenOptions::new().write(true).open(part(folder)).unwrap();
+            file.set_len(file.metadata().unwrap().len() / 2).unwrap();
+        },
+        &["shard-00001.safetensors", "bytes"],
+    ),
+    (
+        "rotten",
+        |folder, _| {
+            let mut bytes = fs::read(part(folder)).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 4;
+            fs::write(part(folder), bytes).unwrap();
+        },
+        &["shard-00001.safetensors"],
+    ),
+    (
+        "mixed",
+        |folder, other| {
+            fs::copy(part(other), part(folder)).unwrap();
+        },
+        &["shard-00001.safetensors", "run"],
+    ),
+    ("lacking", |folder, _| fs::remove_file(part(folder)).unwrap(), &["shard-00001.safetensors"]),
+];
+
+// Cases Bösen 47, mxnet#15923, tensorflow#6551: runs that went on from a mistyped folder began anew; parts of two runs were loaded together.
+#[test]
+fn what_is_no_whole_checkpoint_of_the_run_is_refused_by_name_by_every_member() {
+    let stage = Stage::new();
+    for out in ["good", "other"] {
+        start(&stage, out, SHORT, &[]).end_well();
+    }
+    assert_eq!(stage.run(&["keys", "init", "keys"]).code, 0);
+    let config = stage.text_path("run.toml");
+    let addresses = list(&[free_address(), free_address()]);
+    for (name, spoil, named) in FAULTS {
+        copy(&stage.path("good/checkpoints"), &stage.path(&format!("{name}/checkpoints")));
+        let at = stage.text_path(&format!("{name}/checkpoints"));
+        spoil(Path::new(&at), &stage.path("other/checkpoints"));
+        let out = stage.text_path("new");
+        let mut members = vec![stage.run(&["run", &config, "--out", &out, "--resume", &at])];
+        for index in ["0", "1"] {
+            let server = ["server", &config, "--index", index, "--set", &addresses, "--resume", &at];
+            members.push(stage.run(&server));
+        }
+        for ended in members {
+            assert_eq!(ended.code, 2, "{name}: {}", ended.error);
+            let last = ended.error.split("error: ").last().unwrap();
+            assert!(named.iter().all(|part| last.contains(part)), "{name}: {last}");
+        }
+        assert!(!stage.path("new").exists() && stage.living().is_empty(), "{name}: something was started");
+    }
+    // A worker of such a cluster finds nobody, and says whom it looked for.
+    let few = ["--set", &addresses, "--set", "cluster.connect_timeout_s=1"];
+    let ended = stage.run(&[&["worker", &config], &few[..]].concat());
+    assert_eq!(ended.code, 1, "{}", ended.error);
+    assert!(ended.error.contains("server 0"), "{}", ended.error);
+}
+
+#[test]
+fn a_checkpoint_of_another_configuration_is_refused_and_names_that() {
+    let stage = Stage::new();
+    start(&stage, "good", SHORT, &[]).end_well();
+    let faster = [SHORT, &[("optimizer.rate", "0.04")]].concat();
+    let ended = start(&stage, "new", &faster, &["--resume", &stage.text_path("good")]).end();
+    assert_eq!(ended.code, 2, "{}", ended.error);
+    assert!(
+        ended.error.contains("configuration") && ended.error.contains("manifest.json"),
+        "{}",
+        ended.error
+    );
+}
+
+// Case Paddle#44395: a server hung at the end of the training while it saved.
+#[test]
+fn when_the_training_is_over_all_end_within_five_seconds_and_the_last_checkpoint_has_all_of_it() {
+    let stage = Stage::new();
+    let over = [("checkpoint.every_clocks", "25"), ("train.epochs", "10")];
+    let cluster = Cluster::start(&stage, &over);
+    let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
+    for worker in &workers {
+        worker.end_well();
+    }
+    let trained = Instant::now();
+    cluster.end_well();
+    assert!(trained.elapsed() < Duration::from_secs(5), "{:?}", trained.elapsed());
+    let manifest = newest(&stage, "out", &over);
+    assert_eq!(manifest.samples_done, 10 * EPOCH);
+    assert_eq!(manifest.parts.len(), 2);
+}
+
+#[test]
+fn a_priority_checkpoint_of_many_blocks_is_made_and_gone_on_from() {
+    let stage = Stage::new();
+    let over = [
+        ("checkpoint.every_clocks", "20"),
+        ("checkpoint.kind", "\"priority\""),
+        ("checkpoint.block", "16"),
+        ("model.kind", "\"mlp\""),
+        ("model.widths", "[256, 128]"),
+        ("train.epochs", "30"),
+    ];
+    let run = start(&stage, "out", &over, &[]);
+    run.line("checkpoint 3 of clock");
+    kill_all(&stage, &run);
+    assert!(!run.has_said("was given up"), "one was given up");
+    let resumed = start(&stage, "out", &over, &["--resume", &stage.text_path("out")]);
+    resumed.end_well();
+    let summary: serde_json::Value = serde_json::from_str(&stage.read("out/summary.json")).unwrap();
+    assert!(number(&summary, "/final/test_accuracy") > 0.8, "{summary}");
+}
