@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
+use slackline_core::config::{Guard, Steps};
 use slackline_core::consistency::{DelaySpec, PolicySpec, Standing};
 use slackline_core::ids::{
     BatchIndex, Clock, Incarnation, KeyRange, Moment, Sequence, SessionId, ShardId, Version, WorkerId,
@@ -53,6 +54,8 @@ impl Rounds {
             optimizer,
             workers,
             batch: None,
+            steps: Steps::Parts,
+            guard: Guard::default(),
         };
         let mut rounds = Self {
             shard: Shard::new(settings),
@@ -70,6 +73,7 @@ impl Rounds {
                 clock: Clock(0),
                 standing: Standing::Active,
                 batch_count: u64::MAX,
+                answered: Sequence(0),
             });
         }
         rounds.event(ShardEvent::Initialize(vec![0.0; KEYS as usize]));

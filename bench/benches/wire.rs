@@ -9,7 +9,8 @@ use criterion::{Criterion, Throughput};
 use slackline_core::histogram::Histogram;
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, KeyRange, Sequence, ShardId, Version, WorkerId};
 use slackline_core::wire::{
-    Ask, Dtype, HEADER_BYTES, Report, ToServer, TransferHeader, TransferKind, decode, encode,
+    Ask, BatchResult, Dtype, Fate, HEADER_BYTES, Report, ToServer, TransferHeader, TransferKind, decode,
+    encode,
 };
 
 /// A histogram with `rows` rows.
@@ -29,9 +30,12 @@ fn ask(rows: u64) -> ToServer {
     };
     ToServer::Ask(Ask {
         clock: Clock(1),
-        done: Some(BatchIndex(2)),
-        returned: None,
-        compute_us: 1,
+        results: vec![BatchResult {
+            number: 1,
+            batch: BatchIndex(2),
+            clock: Clock(0),
+            fate: Fate::Done { compute_us: 1 },
+        }],
         report: Some(report),
     })
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use slackline_core::ids::ServerId;
-use slackline_server::{ServerOptions, serve};
+use slackline_server::{Addresses, Keeps, ServerOptions, serve};
 
 use super::{BenchError, Cell, say};
 
@@ -25,6 +25,10 @@ pub fn run(cell: &Cell, index: u32, keys: PathBuf, out: PathBuf) -> Result<(), B
         keys,
         out,
         trace: false,
+        addresses: Addresses::known(Vec::new()),
+        fresh: true,
+        resume: None,
+        keeps: Keeps::Nothing,
         ready,
     };
     std::thread::spawn(|| {

@@ -173,7 +173,9 @@ impl Worker {
         }
         let (worker, incarnation) = self.member;
         let (clock, batch_count) = (Clock(0), BATCHES);
-        let register = Register { worker, incarnation, layout_hash, config_hash, clock, batch_count };
+        let answered = Sequence(0);
+        let register =
+            Register { worker, incarnation, layout_hash, config_hash, clock, batch_count, answered };
         self.send(server, &ToServer::Register(register)).await?;
         loop {
             match self.message().await? {
@@ -193,7 +195,7 @@ impl Worker {
     /// Asks for work, which no worker is given before all have asked; then pulls for the first time, which the servers hold until
     /// they have values.
     async fn await_others(&mut self) -> Result<(), BenchError> {
-        let ask = Ask { clock: self.clock, done: None, returned: None, compute_us: 0, report: None };
+        let ask = Ask { clock: self.clock, results: Vec::new(), report: None };
         self.send(0, &ToServer::Ask(ask)).await?;
         loop {
             match self.message().await? {
