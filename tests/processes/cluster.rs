@@ -19,6 +19,11 @@ pub(crate) const SMALL: &[(&str, &str)] = &[
     ("metrics.every_s", "0.05"),
 ];
 
+/// Every iteration takes its time, so that the middle of a run is not over before a test gets to it, on the fastest of machines too.
+/// An epoch of two workers is a quarter of a second at least.
+pub(crate) const PACED: &[(&str, &str)] =
+    &[("stragglers.kind", "\"permanent\""), ("stragglers.slow", "0"), ("stragglers.compute_s", "0.01")];
+
 /// The text of a configuration: `SMALL` with `over` over it.
 pub(crate) fn configuration(over: &[(&str, &str)]) -> String {
     let keys = SMALL.iter().filter(|(key, _)| over.iter().all(|(other, _)| key != other)).chain(over);

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 
 use nix::sys::signal::{Signal, kill};
 
-use crate::cluster::configuration;
+use crate::cluster::{PACED, configuration};
 use crate::process::{Process, until};
 use crate::stage::Stage;
 
@@ -155,8 +155,8 @@ fn servers_that_are_killed_are_started_again_where_their_shards_are_still_somewh
     for over in survivals {
         for index in 0..2 {
             let stage = Stage::new();
-            let long = [("train.epochs", "60"), ("cluster.lease_s", "1.0"), ("cluster.steps", "\"whole\"")];
-            let run = start(&stage, &[&long, over].concat());
+            let long = [("train.epochs", "10"), ("cluster.lease_s", "1.0"), ("cluster.steps", "\"whole\"")];
+            let run = start(&stage, &[&long, PACED, over].concat());
             // With a copy, or a checkpoint, there is something to go on from.
             match over[0].0 {
                 "cluster.replicas" => drop(run.line("has an equal copy at")),
@@ -183,7 +183,10 @@ fn servers_that_are_killed_are_started_again_where_their_shards_are_still_somewh
 #[test]
 fn a_worker_that_stands_still_past_the_end_does_not_hold_up_the_run() {
     let stage = Stage::new();
-    let run = start(&stage, &[("workers", "3"), ("train.epochs", "40"), ("cluster.lease_s", "0.5")]);
+    let run = start(
+        &stage,
+        &[PACED, &[("workers", "3"), ("train.epochs", "8"), ("cluster.lease_s", "0.5")]].concat(),
+    );
     run.line("test accuracy");
     let frozen = stage.living().into_iter().rfind(|living| living.is("worker")).unwrap();
     kill(frozen.pid, Signal::SIGSTOP).unwrap();

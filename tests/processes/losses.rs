@@ -1,18 +1,20 @@
 //! Servers that die while a run goes on, and come back or not: nothing that was acknowledged is lost.
 
-use std::time::Duration;
-
 use nix::sys::signal::Signal;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, PACED};
+use crate::process::until;
 use crate::stage::Stage;
 
 /// A run that is long enough to lose something in its middle.
 const LONG: &[(&str, &str)] =
-    &[("cluster.lease_s", "1.0"), ("train.epochs", "60"), ("cluster.steps", "\"whole\"")];
+    &[("cluster.lease_s", "1.0"), ("train.epochs", "20"), ("cluster.steps", "\"whole\"")];
+
+/// The epochs of such a run.
+const EPOCHS: u64 = 20;
 
 fn over<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
-    [LONG, more].concat()
+    [LONG, PACED, more].concat()
 }
 
 #[test]
@@ -28,7 +30,7 @@ fn the_backup_of_a_server_that_dies_goes_on_and_workers_with_it() {
         worker.end_well();
     }
     cluster.servers[0].end_well();
-    assert!(cluster.has_trained_for(60));
+    assert!(cluster.has_trained_for(EPOCHS));
 }
 
 #[test]
@@ -44,7 +46,7 @@ fn a_server_that_is_started_again_goes_on_with_what_its_disk_has() {
     }
     cluster.servers[0].end_well();
     again.end_well();
-    assert!(cluster.has_trained_for(60));
+    assert!(cluster.has_trained_for(EPOCHS));
 }
 
 #[test]
@@ -60,16 +62,19 @@ fn the_coordinator_is_started_again_and_the_run_goes_on() {
     }
     again.end_well();
     cluster.servers[1].end_well();
-    assert!(cluster.has_trained_for(60));
+    assert!(cluster.has_trained_for(EPOCHS));
 }
 
 #[test]
 fn a_lost_shard_is_restored_alone_from_the_newest_checkpoint() {
     let stage = Stage::new();
-    let cluster = Cluster::start(&stage, &over(&[("checkpoint.every_clocks", "20")]));
+    let cluster = Cluster::start(&stage, &over(&[("checkpoint.every_clocks", "100")]));
     let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
     cluster.servers[0].line("is in the store");
-    cluster.servers[0].line("test accuracy");
+    let evaluations = || cluster.servers[0].transcript().matches("test accuracy").count();
+    let then = evaluations();
+    // An epoch lies between two of them: something is lost.
+    until("two more evaluations", || (evaluations() >= then + 2).then_some(()));
     cluster.servers[1].kill();
     let again = cluster.start_server(1, &[]);
     let restored = cluster.servers[0].line("clocks of it are lost");
@@ -90,11 +95,11 @@ fn a_server_that_was_frozen_is_harmless_when_it_thaws() {
     cluster.servers[0].line("has an equal copy at");
     cluster.servers[0].line("test accuracy");
     cluster.servers[1].signal(Signal::SIGSTOP);
-    std::thread::sleep(Duration::from_secs(3));
+    cluster.servers[0].line(" now, in place of server 1");
     cluster.servers[1].signal(Signal::SIGCONT);
     for worker in workers {
         worker.end_well();
     }
     cluster.end_well();
-    assert!(cluster.has_trained_for(60));
+    assert!(cluster.has_trained_for(EPOCHS));
 }

@@ -36,6 +36,7 @@ impl Cluster {
             )?;
         }
         let addresses = cluster.processes.each_says(0..servers, "ready")?.join(",");
+        cluster.processes.tell(0..servers, &addresses)?;
         for index in 0..cell.workers {
             let extra = ["--addresses".as_ref(), addresses.as_ref()];
             cluster.spawn("worker", &index.to_string(), cell, placed, &extra)?;

@@ -1,6 +1,6 @@
 //! One server of a cell: the daemon, until standard input ends.
 
-use std::io::Read;
+use std::io::BufRead;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
@@ -11,13 +11,15 @@ use slackline_server::{Addresses, Keeps, ServerOptions, serve};
 
 use super::{BenchError, Cell, say};
 
-/// Serves until standard input ends. Says `ready ADDRESS` on standard output.
+/// Serves until standard input ends. Says `ready ADDRESS` on standard output; takes the addresses of all servers, with commas between
+/// them, from the first line of standard input.
 ///
 /// # Errors
 /// The configuration is refused, or the server failed.
 pub fn run(cell: &Cell, index: u32, keys: PathBuf, out: PathBuf) -> Result<(), BenchError> {
     let ready = Box::new(|address: SocketAddr| say(&format!("ready {address}")));
     let bind = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let (others, addresses) = Addresses::to_come();
     let options = ServerOptions {
         index: ServerId(index),
         resolved: cell.resolve()?,
@@ -25,15 +27,17 @@ pub fn run(cell: &Cell, index: u32, keys: PathBuf, out: PathBuf) -> Result<(), B
         keys,
         out,
         trace: false,
-        addresses: Addresses::known(Vec::new()),
+        addresses,
         fresh: true,
         resume: None,
         keeps: Keeps::Nothing,
         ready,
     };
-    std::thread::spawn(|| {
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            others.tell(line.split(',').map(str::to_owned).collect());
+        }
         // Whoever holds the other end has what it wants, or is gone.
-        let _ = std::io::stdin().read_to_end(&mut Vec::new());
         let _ = kill(Pid::this(), Signal::SIGTERM);
     });
     serve(options)?;

@@ -4,24 +4,17 @@ use std::time::Duration;
 
 use super::problem::Fault;
 use super::resolve::Entries;
-use super::rules::{is_address, is_allreduce};
+use super::rules::is_allreduce;
 use super::timers::PROMOTION;
 
 /// What a place for checkpoints may be.
 const CHECKPOINT_PLACE: &str = "a folder, file:///folder or s3://bucket/prefix";
-
-/// What a store of members may be.
-const STORE: &str =
-    "\"local\" or etcd://host:port,host:port/prefix, with ports from 1 to 65535 (IPv6 as [::1]:2379)";
 
 /// Checks them with `rule`, which takes the keys of a rule and the rule.
 pub(super) fn keeping(rule: &mut impl FnMut(&[&str], &dyn Fn(&Entries) -> Option<Fault>)) {
     rule(&["cluster.min_workers", "workers"], &least);
     rule(&["cluster.replicas", "servers", "sync.method"], &copies);
     rule(&["cluster.durability", "cluster.replicas", "sync.method"], &replicated);
-    rule(&["cluster.store"], &|entries| {
-        (!is_store(entries.text("cluster.store"))).then_some(Fault::NotAStore { expected: STORE })
-    });
     rule(&["cluster.connect_timeout_s", "cluster.lease_s", "cluster.replicas", "sync.method"], &search);
     rule(&["checkpoint.at"], &|entries| {
         let wrong = !is_checkpoint_place(entries.text("checkpoint.at"));
@@ -68,13 +61,6 @@ fn norm(entries: &Entries) -> Option<Fault> {
     })
 }
 
-/// Whether `text` is `local`, or the URL of an etcd cluster.
-fn is_store(text: &str) -> bool {
-    let Some(rest) = text.strip_prefix("etcd://") else { return text == "local" };
-    let (hosts, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-    hosts.split(',').all(is_address) && is_path(prefix)
-}
-
 /// Whether `text` is empty, the path of a folder, or a URL that a store of objects has.
 fn is_checkpoint_place(text: &str) -> bool {
     let Some((scheme, rest)) = text.split_once("://") else { return true };
@@ -110,32 +96,6 @@ fn is_path(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_store_is_local_or_an_etcd_cluster() {
-        for right in [
-            "local",
-            "etcd://a:1",
-            "etcd://10.0.0.1:2379,b.c:2379,[::1]:2379/slack/run-1",
-            "etcd://a:1/",
-            "etcd://a:1/x/",
-        ] {
-            assert!(is_store(right), "{right}");
-        }
-        for wrong in [
-            "",
-            "etcd",
-            "etcd://",
-            "etcd://a",
-            "etcd://a:0",
-            "etcd://a:1,",
-            "http://a:1",
-            "etcd://a:1//x",
-            "etcd://a:1/../x",
-        ] {
-            assert!(!is_store(wrong), "{wrong}");
-        }
-    }
 
     #[test]
     fn checkpoints_go_to_a_folder_or_a_bucket() {

@@ -111,8 +111,6 @@ pub struct Cluster {
     pub steps: Steps,
     /// Folder of the servers' own state; none for `state` among the results.
     pub state: Option<String>,
-    /// Where members and places are kept.
-    pub store: String,
 }
 
 /// What an acknowledged push has reached.

@@ -81,7 +81,7 @@ fn addresses(entries: &Entries) -> Option<Fault> {
 
 /// Whether `text` is `name:port`, `1.2.3.4:port` or `[v6]:port`. Whether it leads anywhere, only dialling
 /// tells.
-pub(super) fn is_address(text: &str) -> bool {
+fn is_address(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else { return false };
     let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     if !digits || !port.parse().is_ok_and(|port: u16| port > 0) {

@@ -84,7 +84,6 @@ fn cluster(entries: &Entries) -> Cluster {
             Steps::Parts
         },
         state: given(entries, "cluster.state"),
-        store: entries.text("cluster.store").to_owned(),
     }
 }
 

@@ -142,15 +142,6 @@ pub(super) const RUN: &[Key] = &[
     )
     .beside_the_result(),
     Key::new(
-        "cluster.store",
-        Kind::Text,
-        Absent::Default("\"local\""),
-        "",
-        "Where members and the places of shards are kept: local, on the first server, which must come back if it is lost; or \
-         etcd://host:port,host:port/prefix (in a program built with the feature etcd), where any server may be lost.",
-    )
-    .beside_the_result(),
-    Key::new(
         "data.dataset",
         Kind::Choice(&["digits", "fashion-mnist", "noise"]),
         Absent::Required("\"digits\""),

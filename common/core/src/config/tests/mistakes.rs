@@ -129,11 +129,6 @@ fn every_mistake_has_its_line() {
              cluster.lease_s), and this must be longer; give more than that, or \"auto\"",
         ),
         (
-            &[("cluster.store", "\"etcd://a\"")],
-            "b.toml: cluster.store = \"etcd://a\": expected \"local\" or etcd://host:port,host:port/prefix, with ports from 1 to \
-             65535 (IPv6 as [::1]:2379)",
-        ),
-        (
             &[("checkpoint.at", "\"gs://abc\"")],
             "b.toml: checkpoint.at = \"gs://abc\": expected a folder, file:///folder or s3://bucket/prefix",
         ),
