@@ -458,6 +458,7 @@ fn a_renewal_is_answered() {
     assert!(effects.contains(&ControlEffect::Send { session: SessionId(0), message: ToPeer::Renewed }));
 }
 
+mod anything;
 mod claims;
 mod groups;
 mod keeping;
