@@ -223,7 +223,7 @@ fn open_at(path: &Path, length: u64) -> Result<File, LedgerError> {
 }
 
 /// The events up to the first that is torn, and the length of all of them.
-fn read_events(path: &Path) -> Result<(Vec<(Moment, ControlEvent)>, u64), LedgerError> {
+pub(crate) fn read_events(path: &Path) -> Result<(Vec<(Moment, ControlEvent)>, u64), LedgerError> {
     let bytes = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), 0)),
         read => read.map_err(|source| LedgerError::Io { path: path.to_owned(), source })?,

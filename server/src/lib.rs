@@ -17,6 +17,8 @@ mod error;
 mod feeds;
 pub mod files;
 mod frames;
+#[doc(hidden)]
+pub mod fuzzing;
 mod home;
 mod journal;
 mod ledger;
