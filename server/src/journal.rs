@@ -50,8 +50,10 @@ const STEP: Duration = Duration::from_millis(50);
 
 /// What the thread is asked to write.
 enum Order {
-    /// The shard leads in this generation.
+    /// The shard leads on, in this generation.
     Term(Generation),
+    /// The shard leads again, in this generation: nothing is added to what lies there from before.
+    Begin(Generation),
     Frame(Frame),
 }
 
@@ -86,6 +88,10 @@ impl Journal {
 
     pub(crate) fn term(&self, generation: Generation) {
         self.order(Order::Term(generation));
+    }
+
+    pub(crate) fn begin(&self, generation: Generation) {
+        self.order(Order::Begin(generation));
     }
 
     pub(crate) fn write(&self, frame: Frame) {
@@ -139,13 +145,17 @@ impl Writer {
                     let frame = Frame::State { index, at, state };
                     self.until_done(|writer| writer.begin(&frame)).map(|()| Some(index))
                 }
+                Order::Begin(generation) => {
+                    (self.opening.generation, self.current) = (generation, None);
+                    Some(None)
+                }
                 first => {
                     let mut batch = Batch::default();
                     batch.add(first);
                     while batch.bytes < BATCH_BYTES {
                         match orders.try_recv() {
-                            Ok(state @ Order::Frame(Frame::State { .. })) => {
-                                next = Some(state);
+                            Ok(other @ (Order::Begin(_) | Order::Frame(Frame::State { .. }))) => {
+                                next = Some(other);
                                 break;
                             }
                             Ok(order) => batch.add(order),
@@ -261,6 +271,8 @@ impl Writer {
                         let piece = Piece::of(&Head::Term(*generation), Payload::default());
                         out.piece(&piece.map_err(io::Error::other)?)?;
                     }
+                    // One of these begins a batch of its own.
+                    Order::Begin(_) => {}
                     Order::Frame(frame) => {
                         for piece in pieces(frame.clone()) {
                             out.piece(&piece.map_err(io::Error::other)?)?;
@@ -314,7 +326,7 @@ impl Order {
     const fn generation(&self) -> Option<Generation> {
         match self {
             Self::Term(generation) => Some(*generation),
-            Self::Frame(_) => None,
+            Self::Begin(_) | Self::Frame(_) => None,
         }
     }
 }

@@ -10,7 +10,7 @@ use slackline_core::ids::{
 };
 use slackline_core::wire::{Dtype, Origin, Place, Pushed, Served, ToPeer, TransferHeader, TransferKind};
 use slackline_net::log::Hold;
-use slackline_server_core::replica::{Frame, HostEffect, HostEvent, HostSettings, Index};
+use slackline_server_core::replica::{Frame, HostEffect, HostEvent, HostSettings, Kept};
 use slackline_server_core::shard::Push;
 use slackline_server_core::{Notice, ShardEffect, ShardEvent};
 use tokio::sync::mpsc;
@@ -125,7 +125,11 @@ impl Performer {
             if let (Some(generation), Some(journal)) =
                 (generation.filter(|_| generation != self.leads), &self.journal)
             {
-                journal.term(generation);
+                match self.leads {
+                    Some(_) => journal.term(generation),
+                    // What an earlier term has left on the disk is not of this generation.
+                    None => journal.begin(generation),
+                }
             }
             self.leads = generation;
         }
@@ -225,31 +229,31 @@ impl Performer {
         let (surroundings, notes, keys) = (self.surroundings.clone(), self.notes.clone(), self.keys);
         let load = move || {
             let Place { shard, generation, origin, .. } = place;
-            let (index, loaded) = match origin {
+            let loaded = match origin {
                 Origin::Disk => match journal::load(&surroundings.journals, shard, keys) {
-                    Ok(kept) => {
-                        let (last, count) = (kept.generation.0, kept.entries.len());
+                    Ok((Generation(last), kept)) => {
+                        let count = kept.entries.len();
                         tracing::info!(
                             shard = shard.0,
                             "{shard} was last led in generation {last}; {count} entries are taken in again"
                         );
-                        (kept.index, Ok((kept.state, kept.entries)))
+                        Ok(kept)
                     }
-                    Err(error) => (Index(0), Err(error.to_string())),
+                    Err(error) => Err(error.to_string()),
                 },
                 Origin::Checkpoint { number } => {
                     let loaded = match &surroundings.saver {
                         Some(saver) => saver.load(shard, keys, number),
                         None => Err("no checkpoints are made in this run".to_owned()),
                     };
-                    (Index(0), loaded.map(|state| (state, Vec::new())))
+                    loaded.map(Kept::from)
                 }
                 Origin::Nothing | Origin::Memory => {
-                    (Index(0), Err(format!("{} has no state of {shard}", surroundings.server)))
+                    Err(format!("{} has no state of {shard}", surroundings.server))
                 }
             };
             // The owner is gone only when the process ends.
-            let _ = notes.blocking_send(Note::Host(HostEvent::Loaded { generation, index, loaded }));
+            let _ = notes.blocking_send(Note::Host(HostEvent::Loaded { generation, loaded }));
         };
         if let Err(error) = std::thread::Builder::new().name(format!("load {}", place.shard.0)).spawn(load) {
             let why = format!("the system gives no thread to load it with: {error}");

@@ -105,7 +105,8 @@ impl World {
         let before = slot.leads(at.server());
         slot.place = place;
         let after = slot.leads(at.server()).filter(|generation| Some(*generation) != before);
-        if let Some(generation) = after {
+        // Where it did not lead before, the state that it begins with says it.
+        if let Some(generation) = after.filter(|_| before.is_some()) {
             self.note_term(at, generation);
         }
         self.host_event(at, HostEvent::Place { place, members, started });

@@ -70,12 +70,17 @@ impl Daemon {
     pub(super) fn forget(&mut self) {
         let config = &self.resolved.config;
         let can_go_on = config.cluster.durability == Durability::Disk || config.checkpoint.every.is_some();
-        let is_over = matches!(self.end, Some(End::Complete | End::Failed(_)));
-        if !is_over && can_go_on {
+        let folder = &self.home.surroundings.journals;
+        if self.end != Some(End::Complete) && can_go_on {
+            if matches!(self.end, Some(End::Failed(_))) {
+                tracing::warn!(
+                    "what this server has of the run stays in {}: started again it goes on with that, or anew with --fresh",
+                    folder.display()
+                );
+            }
             return;
         }
         drop(self.ledger.take());
-        let folder = &self.home.surroundings.journals;
         if let Err(error) = journal::forget(folder) {
             tracing::warn!("{} cannot be removed: {error}", folder.display());
         }

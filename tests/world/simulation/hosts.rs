@@ -101,6 +101,7 @@ impl World {
         if let HostEvent::Place { place: Some(place), .. } = &event
             && place.primary.0 as usize == server
             && self.servers[server].terms.insert(id, place.generation) != Some(place.generation)
+            && leads(before.role)
         {
             self.write_term(server, id, place.generation);
         }
@@ -242,9 +243,9 @@ fn shown(event: &HostEvent) -> String {
         }
         HostEvent::Shard(ShardEvent::Initialize(_)) => "initial values".to_owned(),
         HostEvent::Frame { generation, frame } => format!("{generation:?} {}", shown_frame(frame)),
-        HostEvent::Loaded { generation, index, loaded } => {
-            let what = loaded.as_ref().map(|(state, entries)| (state.version, entries.len()));
-            format!("loaded {generation:?} {index:?} {what:?}")
+        HostEvent::Loaded { generation, loaded } => {
+            let what = loaded.as_ref().map(|kept| (kept.index, kept.state.version, kept.entries.len()));
+            format!("loaded {generation:?} {what:?}")
         }
         other => format!("{other:?}"),
     }

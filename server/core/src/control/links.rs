@@ -205,7 +205,10 @@ impl Control {
             } else if here.layout_hash != settings.layout_hash || here.config_hash != settings.config_hash {
                 Some(format!("{server} has another model or configuration than the run; give all the same"))
             } else if cluster.is_of_another_run(here) {
-                Some(format!("{server} has shards of another run in its memory; restart it"))
+                Some(format!(
+                    "{server} has shards of a run that the coordinator knows nothing of: give the coordinator the state of that run again \
+                     (cluster.state), or restart {server} with --fresh"
+                ))
             } else {
                 None
             };

@@ -149,9 +149,10 @@ impl Control {
         if let Some(cluster) = &mut self.cluster {
             cluster.restart(latest);
         }
-        if let Some(end) = &self.ended {
-            effects.push(ControlEffect::End(end.clone()));
-            return;
+        match &self.ended {
+            Some(End::Complete) => return effects.push(ControlEffect::End(End::Complete)),
+            // Whoever starts it again has mended what it failed of, or thought better of stopping it.
+            Some(End::Stopped(_) | End::Failed(_)) | None => self.ended = None,
         }
         self.open_link(latest, effects);
         self.settle(latest, effects);

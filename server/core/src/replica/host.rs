@@ -145,9 +145,7 @@ impl Host {
                 (self.members, self.started) = (members, started);
                 self.put(now, place, effects);
             }
-            HostEvent::Loaded { generation, index, loaded } => {
-                self.loaded(now, generation, index, loaded, effects)
-            }
+            HostEvent::Loaded { generation, loaded } => self.loaded(now, generation, loaded, effects),
             HostEvent::Frame { generation, frame } => self.frame(generation, frame, effects),
             HostEvent::Held { backup, generation, index, hash } if generation == self.generation => {
                 self.held(now, backup, index, hash, effects);

@@ -43,6 +43,26 @@ pub enum Frame {
     Entry(Arc<Entry>),
 }
 
+/// A state that was kept somewhere, with what the disk has after it.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// The last entry in the state.
+    pub index: Index,
+    /// The moment of the state: the shard's time goes on from here.
+    pub at: Moment,
+    /// The state.
+    pub state: ShardState,
+    /// The entries after it, in order.
+    pub entries: Vec<Entry>,
+}
+
+impl From<ShardState> for Kept {
+    /// Of a checkpoint, which says of no moment when it was: its time begins with the last push that waits in it.
+    fn from(state: ShardState) -> Self {
+        Self { index: Index(0), at: Moment(0), state, entries: Vec::new() }
+    }
+}
+
 /// One event with its number and moment.
 #[derive(Clone, Debug)]
 pub struct Entry {
@@ -68,14 +88,12 @@ pub enum HostEvent {
         /// Whether the run has begun, as this server knows it.
         started: bool,
     },
-    /// The state that [`HostEffect::Load`] asked for, with the number of the last entry in it.
+    /// The state that [`HostEffect::Load`] asked for.
     Loaded {
         /// For which generation it was asked.
         generation: Generation,
-        /// The last entry in it.
-        index: Index,
-        /// The state, with the entries that the disk has after it; or why there is none.
-        loaded: Result<(ShardState, Vec<Entry>), String>,
+        /// The state; or why there is none.
+        loaded: Result<Kept, String>,
     },
     /// As a backup: a frame of the primary of this generation. A host that has had no place in this process takes those of any
     /// generation, so the shell passes on only what comes from the primary and in the generation of the last place: a primary that was

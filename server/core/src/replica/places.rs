@@ -10,8 +10,8 @@ use slackline_core::wire::{Origin, Place};
 use super::feed::Feed;
 use super::host::{Host, Role, refuse};
 use super::journal::Journal;
-use super::{Entry, HostEffect, Index};
-use crate::shard::{Shard, ShardEvent, ShardState};
+use super::{HostEffect, Index, Kept};
+use crate::shard::{Shard, ShardEvent};
 
 impl Host {
     /// How things are to be from now on.
@@ -129,14 +129,13 @@ impl Host {
         &mut self,
         now: Moment,
         generation: Generation,
-        index: Index,
-        loaded: Result<(ShardState, Vec<Entry>), String>,
+        loaded: Result<Kept, String>,
         effects: &mut Vec<HostEffect>,
     ) {
         if self.role != Role::Loading || generation != self.generation {
             return;
         }
-        let restored = loaded.and_then(|(state, entries)| self.replay(index, state, entries, effects));
+        let restored = loaded.and_then(|kept| self.replay(kept, effects));
         if let Err(why) = restored {
             let (early, place) = (std::mem::take(&mut self.early), self.place);
             early.into_iter().for_each(|event| refuse(event, effects));
@@ -153,16 +152,10 @@ impl Host {
     }
 
     /// Builds the shard from a state and the entries after it.
-    fn replay(
-        &mut self,
-        index: Index,
-        state: ShardState,
-        entries: Vec<Entry>,
-        effects: &mut Vec<HostEffect>,
-    ) -> Result<(), String> {
+    fn replay(&mut self, kept: Kept, effects: &mut Vec<HostEffect>) -> Result<(), String> {
+        let Kept { index, at, state, entries } = kept;
         let shard = Shard::restore(self.settings.shard.clone(), state).map_err(|why| why.to_string())?;
-        // A checkpoint does not say when it was made: its time begins with the last push that waits in it.
-        (self.shard, self.journal) = (Some(shard), Journal::after(index, Default::default()));
+        (self.shard, self.journal) = (Some(shard), Journal::after(index, at));
         for entry in entries {
             let next = Index(self.journal.index().0.saturating_add(1));
             if entry.index != next {

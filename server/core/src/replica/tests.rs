@@ -320,15 +320,16 @@ proptest! {
                     prop_assert!(is_asked);
                     prop_assert!(!desk.host.takes_events());
                     let mut frames = std::mem::take(&mut desk.disk).into_iter();
-                    let Some(Frame::State { index, state, .. }) = frames.next() else { panic!("a state is first") };
+                    let Some(Frame::State { index, at, state }) = frames.next() else { panic!("a state is first") };
                     let entries = frames.map(|frame| match frame {
                         Frame::Entry(entry) => Arc::unwrap_or_clone(entry),
                         Frame::State { .. } => panic!("one state only"),
                     });
                     // What was not safe yet is torn off.
                     let entries = entries.take_while(|entry| entry.index <= desk.written);
-                    let loaded = Ok((Arc::unwrap_or_clone(state), entries.collect()));
-                    desk.event(HostEvent::Loaded { generation: Generation(generation), index, loaded });
+                    let (state, entries) = (Arc::unwrap_or_clone(state), entries.collect());
+                    let loaded = Ok(Kept { index, at, state, entries });
+                    desk.event(HostEvent::Loaded { generation: Generation(generation), loaded });
                     prop_assert_eq!(desk.host.role(), Role::Leading);
                     for event in desk.crowd.move_over() {
                         desk.event(HostEvent::Shard(event));
@@ -384,7 +385,7 @@ fn a_state_that_is_not_there_is_said_once_and_an_older_place_is_old_news() {
     assert!(desk.event(place(3, Origin::Nothing)).is_empty());
     assert!(matches!(desk.event(place(5, Origin::Disk))[..], [HostEffect::Load { .. }]));
     let loaded = Err("the disk is empty".to_owned());
-    let effects = desk.event(HostEvent::Loaded { generation: Generation(5), index: Index(0), loaded });
+    let effects = desk.event(HostEvent::Loaded { generation: Generation(5), loaded });
     assert!(matches!(&effects[..], [HostEffect::NotRestored { why, .. }] if why == "the disk is empty"));
     assert_eq!(desk.host.role(), Role::Idle);
 }

@@ -80,10 +80,11 @@ impl Cluster {
         }
     }
 
-    /// Whether a server has shards in its memory and this coordinator never gave it any: they are of another run.
+    /// Whether a server has shards, in its memory or on its disk, and this coordinator never gave it any: they are of another run. (A journal
+    /// would be written over.)
     pub(crate) fn is_of_another_run(&self, here: &Here) -> bool {
         let is_unknown = self.kept.servers.get(&here.server).is_some_and(|known| known.boot.is_none());
-        is_unknown && here.holds.iter().any(|holding| !holding.on_disk)
+        is_unknown && !here.holds.is_empty()
     }
 
     /// A server says who it is, over a new session.
