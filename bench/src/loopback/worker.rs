@@ -1,7 +1,7 @@
 //! One worker of a cell: it joins, brings the initial values, and then pushes and pulls without computing.
 //!
-//! It says `warm` when it has done its first rounds, waits for a line on standard input, does the rounds that count, and says
-//! `done` with the microseconds that each took. It ends when standard input does.
+//! It says `warm` when it has done its first rounds. For every `go N` on standard input it does N rounds, and says `done` with the
+//! microseconds that its pushes waited for servers and those that each round took. It ends when standard input does.
 
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -28,6 +28,9 @@ mod arrivals;
 /// Rounds before those that count: the windows grow and the buffers are made in them.
 const WARM_ROUNDS: u32 = 2;
 
+/// What a value may be off, as a share: the rate is small beside a value that many pushes have made, and each of them is rounded.
+const TOLERANCE: f32 = 4e-3;
+
 /// How long a server is looked for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -53,25 +56,25 @@ pub fn run(cell: &Cell, addresses: Vec<String>, keys: PathBuf) -> Result<(), Ben
     };
     let mut worker = net.block_on(warming)??;
     say("warm");
-    let mut line = String::new();
-    let read = std::io::stdin().lock().read_line(&mut line);
-    if read.map_err(BenchError::system("standard input"))? == 0 {
-        return Ok(());
+    // The worker holds its connections until the processes have been looked at.
+    for line in std::io::stdin().lock().lines() {
+        let line = line.map_err(BenchError::system("standard input"))?;
+        let rounds = line.strip_prefix("go ").and_then(|count| count.parse::<u32>().ok());
+        let rounds = rounds.ok_or_else(|| BenchError::Protocol(format!("\"{line}\" says nothing to do")))?;
+        let counting = async move {
+            worker.busy_us = 0;
+            let mut took = Vec::new();
+            for _ in 0..rounds {
+                let began = Instant::now();
+                worker.round().await?;
+                took.push(began.elapsed().as_micros().to_string());
+            }
+            Ok::<(Worker, Vec<String>), BenchError>((worker, took))
+        };
+        let took;
+        (worker, took) = net.block_on(counting)??;
+        say(&format!("done {} {}", worker.busy_us, took.join(" ")));
     }
-    let rounds = cell.rounds;
-    let counting = async move {
-        let mut took = Vec::new();
-        for _ in 0..rounds {
-            let began = Instant::now();
-            worker.round().await?;
-            took.push(began.elapsed().as_micros().to_string());
-        }
-        // The worker goes on to hold its connections until the processes have been looked at.
-        Ok::<(Worker, Vec<String>), BenchError>((worker, took))
-    };
-    let (worker, took) = net.block_on(counting)??;
-    say(&format!("done {}", took.join(" ")));
-    let _ = std::io::stdin().lock().read_line(&mut line);
     worker.check()
 }
 
@@ -101,6 +104,8 @@ struct Worker {
     values: Destination,
     /// Rounds completed.
     clock: Clock,
+    /// Microseconds that pushes waited for servers since that was said last.
+    busy_us: u64,
 }
 
 impl Worker {
@@ -129,6 +134,7 @@ impl Worker {
             gradient: SharedValues::from(vec![1.0; flat.len as usize]),
             values,
             clock: Clock(0),
+            busy_us: 0,
         };
         for (server, address) in addresses.iter().enumerate() {
             worker.enter(resolved, &connector, server, address, &told).await?;
@@ -271,6 +277,7 @@ impl Worker {
                     if !matches!(pushed.outcome, PushOutcome::Applied { .. }) {
                         return Err(BenchError::Protocol(format!("a push was not applied: {pushed:?}")));
                     }
+                    self.busy_us += pushed.busy_us;
                     if let Some(shard) = self.shards.iter_mut().find(|known| known.id == pushed.shard) {
                         shard.awaits.1 = false;
                     }
@@ -308,7 +315,7 @@ impl Worker {
         for shard in &self.shards {
             let part = &values[shard.keys.as_indices()];
             let wanted = -RATE * shard.version.0 as f32;
-            let wrong = part.iter().find(|value| (**value - wanted).abs() > wanted.abs() * 1e-3);
+            let wrong = part.iter().find(|value| (**value - wanted).abs() > wanted.abs() * TOLERANCE);
             if let Some(wrong) = wrong {
                 let (id, version) = (shard.id, shard.version);
                 return Err(BenchError::Protocol(format!("{id}, {version}: {wrong} is not {wanted}")));

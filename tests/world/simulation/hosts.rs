@@ -187,7 +187,7 @@ impl World {
                 let message = ToPeer::Staged { shard: id, sequence };
                 self.say(server, session, Outward::Message(message));
             }
-            ShardEffect::Serve { session, reader, request, values, served } => {
+            ShardEffect::Serve { session, reader, request, values, served, .. } => {
                 let keys = self.partition.range(id);
                 let header = values_header(id, keys, reader.unwrap_or_default(), request, served);
                 self.say(server, session, Outward::Values { header, values });

@@ -71,6 +71,7 @@ impl World {
             batch: scenario.proportional.then_some(scenario.batch),
             steps: scenario.steps,
             guard: Guard::default(),
+            buffers: Default::default(),
         }
     }
 

@@ -246,7 +246,7 @@ impl Host {
             (index, at) = self.journal.next(at);
             let is_fed = self.feed.as_ref().is_some_and(|feed| feed.needs_after().is_some());
             if is_fed || self.disk.is_some() {
-                let entry = self.journal.keep(&event);
+                let entry = self.journal.keep(&event, &self.settings.shard.buffers);
                 if let Some(disk) = &mut self.disk {
                     disk.values += values_of(&event);
                     effects.push(HostEffect::Write(Frame::Entry(entry.clone())));
@@ -280,13 +280,8 @@ impl Host {
     /// Lets out what may leave now; the rest waits.
     fn sort_out(&mut self, now: Moment, effects: &mut Vec<HostEffect>) {
         let waits = self.journal.index() > self.confirmed();
-        let keeps_buffers = self.feed.is_some() || self.disk.is_some();
         for effect in self.out.drain(..) {
             match effect {
-                ShardEffect::Recycle(buffer) if keeps_buffers => {
-                    let left = self.journal.put_spare(buffer);
-                    effects.extend(left.map(|buffer| HostEffect::Shard(ShardEffect::Recycle(buffer))));
-                }
                 ShardEffect::Recycle(_) | ShardEffect::Notice(_) => effects.push(HostEffect::Shard(effect)),
                 _ if waits => self.journal.withhold(now, effect),
                 _ => effects.push(HostEffect::Shard(effect)),
@@ -315,7 +310,7 @@ impl Host {
         effects.extend(self.journal.release(confirmed).map(HostEffect::Shard));
         let feed = self.feed.as_ref().and_then(Feed::needs_after);
         let needed = feed.into_iter().chain(self.disk.map(|disk| disk.written)).min();
-        self.journal.forget(needed.unwrap_or(Index(u64::MAX)));
+        self.journal.forget(needed.unwrap_or(Index(u64::MAX)), &self.settings.shard.buffers);
         if let Some(disk) = self.disk.filter(|disk| disk.values > disk.values_max) {
             // What is not on the disk yet stays in the effects that wait: the state has it too.
             self.begin_disk(now, disk.written, effects);
