@@ -4,6 +4,7 @@
 //! registers, renews its lease with whatever it sends, and is removed when it leaves or when the lease runs out.
 
 mod allreduce;
+mod clocks;
 mod cluster;
 mod coordinator;
 mod event;
@@ -430,6 +431,7 @@ impl Control {
         if let Some(cluster) = &self.cluster {
             cluster.check_invariants();
         }
+        self.check_rest();
     }
 
     /// The clock at which a newcomer enters, as far as this server knows: not before the cut of a checkpoint that is being made.

@@ -126,7 +126,7 @@ impl Control {
         control.server_sessions = image.server_sessions.into_iter().collect();
         (control.members, control.places) = (image.members, image.places);
         match (&mut control.cluster, image.cluster) {
-            (Some(cluster), Some(kept)) => cluster.kept = kept,
+            (Some(cluster), Some(kept)) => cluster.take_up(kept),
             (None, None) => {}
             _ => return Err(StateError::OtherRun),
         }

@@ -74,7 +74,7 @@ impl Cluster {
         };
         let servers = Self::view_of_servers(&live, &disks, newest, is_trained);
         let verdict = change(&mut self.kept.map, &servers, &mut self.kept.notices);
-        self.kept.is_changed = true;
+        (self.kept.is_changed, self.is_due) = (true, true);
         if let Err(text) = verdict {
             self.kept.failure.get_or_insert(text);
         }
@@ -113,6 +113,7 @@ impl Cluster {
     pub(crate) fn disconnected(&mut self, id: ServerId) {
         if let Some(server) = self.kept.servers.get_mut(&id) {
             server.is_connected = false;
+            self.is_due = true;
         }
     }
 
@@ -144,8 +145,14 @@ impl Cluster {
         }
     }
 
+    /// What was kept of the process before; the events since then follow.
+    pub(crate) fn take_up(&mut self, kept: super::Kept) {
+        (self.kept, self.is_due) = (kept, true);
+    }
+
     /// After a restart of the coordinator: all leases begin anew, and nobody has a session.
     pub(crate) fn restart(&mut self, now: Moment) {
+        self.is_due = true;
         for server in self.kept.servers.values_mut() {
             server.heard = server.heard.map(|_| now);
             (server.is_connected, server.asks) = (false, false);
