@@ -50,8 +50,10 @@ const STEP: Duration = Duration::from_millis(50);
 
 /// What the thread is asked to write.
 enum Order {
-    /// The shard leads in this generation.
+    /// The shard goes on being led, in this generation.
     Term(Generation),
+    /// The next state is of this generation.
+    Next(Generation),
     Frame(Frame),
 }
 
@@ -84,8 +86,14 @@ impl Journal {
         Ok(Self { orders: Some(orders), thread: Some(thread) })
     }
 
+    /// What follows is of this generation, and what is there is whole for it.
     pub(crate) fn term(&self, generation: Generation) {
         self.order(Order::Term(generation));
+    }
+
+    /// The state that follows is of this generation; what is there is not.
+    pub(crate) fn next(&self, generation: Generation) {
+        self.order(Order::Next(generation));
     }
 
     pub(crate) fn write(&self, frame: Frame) {
@@ -257,6 +265,7 @@ impl Writer {
             let mut out = Out::new(&mut **file, *durable, *durable);
             for order in &batch.orders {
                 match order {
+                    Order::Next(_) => {}
                     Order::Term(generation) => {
                         let piece = Piece::of(&Head::Term(*generation), Payload::default());
                         out.piece(&piece.map_err(io::Error::other)?)?;
@@ -313,7 +322,7 @@ impl Batch {
 impl Order {
     const fn generation(&self) -> Option<Generation> {
         match self {
-            Self::Term(generation) => Some(*generation),
+            Self::Term(generation) | Self::Next(generation) => Some(*generation),
             Self::Frame(_) => None,
         }
     }

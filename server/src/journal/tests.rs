@@ -109,6 +109,27 @@ fn a_state_and_the_entries_after_it_come_back() {
     assert_eq!(found[&SHARD].opening, Opening { generation: Generation(5), ..opening() });
 }
 
+// A server that leads a shard once more has an old state on its disk until the new one is written. It must not pass for a new one: what
+// was acknowledged in between is not in it.
+#[test]
+fn an_old_state_is_of_its_old_generation_until_the_next_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut kept = journal(folder.path(), Arc::new(Real));
+    kept.journal.write(state(7));
+    kept.journal.write(entry(8));
+    kept.journal.next(Generation(9));
+    kept.journal.write(entry(9));
+    kept.written(9);
+    assert_eq!(find(folder.path()).unwrap()[&SHARD].opening, opening());
+    kept.journal.write(state(9));
+    kept.journal.write(entry(10));
+    kept.written(10);
+    assert_eq!(
+        find(folder.path()).unwrap()[&SHARD].opening,
+        Opening { generation: Generation(9), ..opening() }
+    );
+}
+
 #[test]
 fn a_new_state_takes_the_place_of_the_journal_before_it() {
     let folder = tempfile::tempdir().unwrap();

@@ -56,6 +56,7 @@ impl World {
                 epochs: scenario.epochs,
                 evaluate_every_epochs: scenario.evaluate_every_epochs,
                 replicas: scenario.replicas,
+                durability: scenario.durability,
                 keeps_map: true,
                 checkpoint_every: scenario.checkpoint_every,
                 resume: None,
@@ -255,11 +256,17 @@ impl World {
     /// A state that a host asked for is there, or not.
     pub(crate) fn fetch(&mut self, server: usize, shard: ShardId, place: &Place) {
         let (generation, boot) = (place.generation, self.servers[server].boot);
+        let mut of = None;
         let (index, loaded, marked) = match place.origin {
-            Origin::Disk => match self.machines[server].disk.read(shard) {
-                Some((index, state, entries)) => (index, Ok((state, entries)), None),
-                None => (Index(0), Err(format!("there is no journal of {shard}")), None),
-            },
+            Origin::Disk => {
+                let disk = &self.machines[server].disk;
+                of = disk.generation_of(shard);
+                let since = self.servers[server].since.get(&shard).copied();
+                match disk.read(shard).filter(|_| of >= since) {
+                    Some((index, state, entries)) => (index, Ok((state, entries)), None),
+                    None => (Index(0), Err(format!("there is no journal of {shard}")), None),
+                }
+            }
             Origin::Checkpoint { number } => match self.store.part(number, shard) {
                 Ok((state, mark)) => (Index(0), Ok((state, Vec::new())), Some(mark)),
                 Err(text) => (Index(0), Err(text), None),
@@ -269,7 +276,7 @@ impl World {
         if let Ok((_, entries)) = &loaded {
             let last = |entry: &slackline_server_core::replica::Entry| entry.index;
             let index = entries.last().map_or(index, last);
-            self.loaded.insert((server, boot, shard), Loaded { index, marked });
+            self.loaded.insert((server, boot, shard), Loaded { index, marked, of });
         }
         self.put_host(server, shard, HostEvent::Loaded { generation, index, loaded });
     }

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bincode::{Decode, Encode};
-use slackline_core::config::Steps;
+use slackline_core::config::{Durability, Steps};
 use slackline_core::ids::{Clock, Incarnation, Moment, ServerId, SessionId, ShardId, WorkerId};
 use slackline_core::role::Role;
 use slackline_core::wire::{Holding, Phase, Refusal, RefusedCounts, Text, ToPeer};
@@ -98,6 +98,7 @@ impl ControlSettings {
             replicas: coordinator.replicas,
             is_whole: self.is_whole(),
             keeps_map: coordinator.keeps_map,
+            is_on_disk: coordinator.durability == Durability::Disk,
             every: coordinator.checkpoint_every,
             from: coordinator.resume.as_ref().map(|position| (position.number, position.clock)),
             run: coordinator.resume.as_ref().map_or(self.boot, |position| position.run),

@@ -5,22 +5,23 @@
 //! said. And no generation of a shard is used twice.
 
 mod doubts;
+mod formers;
 mod map;
 mod notice;
 mod rounds;
 mod rows;
 mod servers;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bincode::{Decode, Encode};
 use slackline_core::ids::{Clock, Generation, Incarnation, Moment, ServerId, ShardId, WorkerId};
 use slackline_core::limits::PLACED_MAX;
-use slackline_core::wire::{Holding, Mark, Origin, Place, Placed, ServerOrder, ServerWord};
+use slackline_core::wire::{Mark, Origin, Place, Placed, ServerOrder, ServerWord};
 
 use doubts::Doubts;
-use map::{Map, Servers, Standing};
+use map::{Map, Standing};
 pub use notice::ClusterNotice;
 use rounds::Rounds;
 pub(super) use rows::{PlaceLack, ServerView};
@@ -44,6 +45,8 @@ pub(super) struct ClusterSettings {
     pub(super) replicas: u32,
     pub(super) is_whole: bool,
     pub(super) keeps_map: bool,
+    /// Whether what is acknowledged is on a disk.
+    pub(super) is_on_disk: bool,
     /// Clocks between two checkpoints.
     pub(super) every: Option<u64>,
     /// The checkpoint that the run goes on from, with its marker clock.
@@ -449,15 +452,6 @@ impl Cluster {
             }
         }
         news
-    }
-
-    fn view_of_servers<'a>(
-        live: &'a BTreeSet<ServerId>,
-        disks: &'a dyn Fn(ServerId, ShardId) -> Option<Holding>,
-        newest: Option<u64>,
-        is_trained: bool,
-    ) -> Servers<'a> {
-        Servers { live, disks, newest, is_trained }
     }
 
     /// Where it rests, being settled once more gives nothing.
