@@ -86,6 +86,7 @@ impl Journal {
         Ok(Self { orders: Some(orders), thread: Some(thread) })
     }
 
+    /// What follows is of this generation, and what is there is whole for it.
     pub(crate) fn term(&self, generation: Generation) {
         self.order(Order::Term(generation));
     }

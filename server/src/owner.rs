@@ -317,7 +317,7 @@ impl Work {
 
     fn host(&mut self, event: HostEvent) {
         let now = self.performer.now();
-        self.performer.before(&event);
+        self.performer.before(&event, self.host.role() == Role::Leading);
         self.host.handle(now, event, &mut self.effects);
         self.settle(now, None);
     }

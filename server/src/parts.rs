@@ -115,6 +115,7 @@ pub fn control_settings(index: ServerId, resolved: &Resolved, boot: u64) -> Cont
             blind_loss: config.blind_loss(),
             sync: config.sync.as_ref().map(|sync| allreduce(sync, &layout)),
             replicas: config.cluster.replicas,
+            durability: config.cluster.durability,
             keeps_map: false,
             checkpoint_every: config.checkpoint.every,
             resume: None,

@@ -104,6 +104,8 @@ pub(crate) struct Performer {
     leads: Option<Generation>,
     /// Pulls that were served once, for which there is room now: they are on their way through the shard again.
     rooms: Vec<(Pulled, Leave)>,
+    /// In which generation this process began to lead it, other than from its disk: a journal that is older is not whole.
+    since: Option<Generation>,
     feed: Option<(ServerId, Feed)>,
     /// Where frames go: the number of the log, and its queue.
     frames: Option<(u64, mpsc::UnboundedSender<Frame>)>,
@@ -126,6 +128,7 @@ impl Performer {
             busy: BTreeMap::new(),
             leads: None,
             rooms: Vec::new(),
+            since: None,
             feed: None,
             frames: None,
             holds: None,
@@ -152,26 +155,26 @@ impl Performer {
         self.busy.remove(&(session, sequence)).unwrap_or_default()
     }
 
-    /// What must be known of an event before the host takes it in.
-    pub(crate) fn before(&mut self, event: &HostEvent) {
-        if let HostEvent::Place { place, .. } = event {
-            let leads = place.filter(|place| place.primary == self.surroundings.server);
-            let generation = leads.map(|place| place.generation);
-            if let (Some(generation), Some(journal)) =
-                (generation.filter(|_| generation != self.leads), &self.journal)
-            {
-                match self.leads {
-                    Some(_) => journal.term(generation),
-                    // What an earlier term has left on the disk is not of this generation.
-                    None => journal.begin(generation),
-                }
+    /// What must be known of an event before the host, which leads or not, takes it in.
+    pub(crate) fn before(&mut self, event: &HostEvent, is_leading: bool) {
+        let HostEvent::Place { place, .. } = event else { return };
+        let place = place.filter(|place| place.primary == self.surroundings.server);
+        let generation = place.map(|place| place.generation);
+        if let Some(place) = place.filter(|_| generation != self.leads) {
+            // A journal of an earlier time must not pass for one of this generation: that begins with its state.
+            let goes_on = is_leading && !place.is_loaded();
+            if let Some(journal) = &self.journal {
+                if goes_on { journal.term(place.generation) } else { journal.begin(place.generation) }
             }
-            if generation != self.leads {
-                // Whoever pulled hears where the shard is, and asks there.
-                self.rooms.clear();
+            if !goes_on && place.origin != Origin::Disk {
+                self.since = generation;
             }
-            self.leads = generation;
         }
+        if generation != self.leads {
+            // Whoever pulled hears where the shard is, and asks there.
+            self.rooms.clear();
+        }
+        self.leads = generation;
     }
 
     /// A log to the backup is open. False when it is not the backup any more.
@@ -266,10 +269,15 @@ impl Performer {
     /// Fetches a state on a thread of its own: the shard's goes on to answer, if only that it has none.
     fn load(&self, place: Place) {
         let (surroundings, notes, keys) = (self.surroundings.clone(), self.notes.clone(), self.keys);
+        let since = self.since;
         let load = move || {
             let Place { shard, generation, origin, .. } = place;
             let loaded = match origin {
                 Origin::Disk => match journal::load(&surroundings.journals, shard, keys) {
+                    Ok((generation, _)) if Some(generation) < since => Err(format!(
+                        "the journal of {shard} is of generation {}, before this server led it last",
+                        generation.0
+                    )),
                     Ok((Generation(last), kept)) => {
                         let count = kept.entries.len();
                         tracing::info!(

@@ -327,6 +327,7 @@ fn control_settings(scenario: &Scenario) -> ControlSettings {
                 bucket_bytes: scenario.bucket_bytes.max(64),
             }),
             replicas: 1,
+            durability: slackline_core::config::Durability::Memory,
             keeps_map: false,
             checkpoint_every: None,
             resume: None,

@@ -109,7 +109,7 @@ impl World {
         self.disk(at, bytes, Done::Written(frame, generation));
     }
 
-    /// A shard is led in another generation from here on.
+    /// A shard goes on being led, in another generation.
     pub(crate) fn note_term(&mut self, at: At, generation: Generation) {
         if self.disks[at.server()].journals.contains_key(&at.shard) {
             self.disk(at, 0, Done::Term(generation));

@@ -56,6 +56,7 @@ impl World {
                 epochs: scenario.epochs,
                 evaluate_every_epochs: scenario.evaluate_every_epochs,
                 replicas: scenario.replicas,
+                durability: scenario.durability,
                 keeps_map: true,
                 checkpoint_every: scenario.checkpoint_every,
                 resume: None,
@@ -255,9 +256,13 @@ impl World {
     /// A state that a host asked for is there, or not.
     pub(crate) fn fetch(&mut self, server: usize, shard: ShardId, place: &Place) {
         let (generation, boot) = (place.generation, self.servers[server].boot);
+        let mut of = None;
         let (loaded, marked) = match place.origin {
             Origin::Disk => {
-                let kept = self.machines[server].disk.read(shard);
+                let disk = &self.machines[server].disk;
+                of = disk.generation_of(shard);
+                let since = self.servers[server].since.get(&shard).copied();
+                let kept = disk.read(shard).filter(|_| of >= since);
                 (kept.ok_or_else(|| format!("there is no journal of {shard}")), None)
             }
             Origin::Checkpoint { number } => match self.store.part(number, shard) {
@@ -268,7 +273,7 @@ impl World {
         };
         if let Ok(kept) = &loaded {
             let index = kept.entries.last().map_or(kept.index, |entry| entry.index);
-            self.loaded.insert((server, boot, shard), Loaded { index, marked });
+            self.loaded.insert((server, boot, shard), Loaded { index, marked, of });
         }
         self.put_host(server, shard, HostEvent::Loaded { generation, loaded });
     }

@@ -81,6 +81,11 @@ impl Disk {
         })
     }
 
+    /// The generation that its state of a shard is of.
+    pub(crate) fn generation_of(&self, shard: ShardId) -> Option<Generation> {
+        self.holds().find(|(of, _)| *of == shard).map(|(_, generation)| generation)
+    }
+
     /// What it has of a shard: the last entry in the state, the state, and the entries after that.
     pub(crate) fn read(&self, shard: ShardId) -> Option<Kept> {
         let journal = self.journals.get(&shard)?;
@@ -99,7 +104,7 @@ impl Disk {
 }
 
 impl World {
-    /// A host is told its place: its journal is to say in which generation the shard is led.
+    /// A host goes on leading: its journal is to say in which generation.
     pub(crate) fn write_term(&mut self, server: usize, shard: ShardId, generation: Generation) {
         if !self.machines[server].disk.journals.contains_key(&shard) {
             return;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use slackline_core::ids::{BatchIndex, Clock, Generation, Incarnation, Moment, Sequence, ShardId, WorkerId};
-use slackline_core::wire::{Dtype, Place, Served, ToPeer, TransferHeader, TransferKind};
+use slackline_core::wire::{Dtype, Origin, Place, Served, ToPeer, TransferHeader, TransferKind};
 use slackline_server_core::replica::Role;
 use slackline_server_core::{HostEffect, HostEvent, ShardEffect, ShardEvent};
 
@@ -101,9 +101,12 @@ impl World {
         if let HostEvent::Place { place: Some(place), .. } = &event
             && place.primary.0 as usize == server
             && self.servers[server].terms.insert(id, place.generation) != Some(place.generation)
-            && leads(before.role)
         {
-            self.write_term(server, id, place.generation);
+            if leads(before.role) && !place.is_loaded() {
+                self.write_term(server, id, place.generation);
+            } else if place.origin != Origin::Disk {
+                self.servers[server].since.insert(id, place.generation);
+            }
         }
         let mut effects = Vec::new();
         host.handle(now, event, &mut effects);

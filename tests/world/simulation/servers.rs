@@ -38,6 +38,8 @@ pub(crate) struct Server {
     pub(crate) places: BTreeMap<ShardId, Place>,
     /// The generation in which each shard is led here, as the host was told last.
     pub(crate) terms: BTreeMap<ShardId, Generation>,
+    /// In which generation this process began to lead each shard, other than from its disk: a journal that is older is not whole.
+    pub(crate) since: BTreeMap<ShardId, Generation>,
     /// The connection of each session that is there.
     pub(crate) sessions: BTreeMap<SessionId, usize>,
     session_last: SessionId,
@@ -101,6 +103,7 @@ impl World {
             fed_by: BTreeMap::new(),
             places: BTreeMap::new(),
             terms: BTreeMap::new(),
+            since: BTreeMap::new(),
             sessions: BTreeMap::new(),
             session_last: SessionId(0),
             link: None,

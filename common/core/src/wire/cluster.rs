@@ -110,6 +110,14 @@ pub struct Holding {
     pub on_disk: bool,
 }
 
+impl Holding {
+    /// Whether it lies on a disk with all that was acknowledged since this generation began.
+    #[must_use]
+    pub fn is_from(&self, since: Generation) -> bool {
+        self.is_whole && self.on_disk && self.generation >= since
+    }
+}
+
 /// See [`ServerWord::Doubt`].
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Doubt {

@@ -5,6 +5,7 @@ use slackline_core::ids::{Clock, Incarnation, Moment, ServerId, SessionId, Shard
 use slackline_core::wire::{Mark, Placed, Refusal, RefusalCode, ServerOrder, ServerWord, Text, ToPeer};
 
 use super::cluster::{Out, View};
+use super::coordinator::Coordinator;
 use super::event::{Commit, ControlEffect, ControlEvent, End};
 use super::group::Gone;
 use super::{Cluster, Control};
@@ -16,6 +17,16 @@ const NO_VALUES: &str = "its copy was made before it had values, and the server 
 
 /// Why a shard has no part in a checkpoint that it heard of too late.
 const TOO_LATE: &str = "the marker came when the cut was passed";
+
+/// Gives what the cluster sees of the rest of control.
+fn view(coordinator: &Coordinator, is_running: bool, see: impl FnOnce(&View<'_>)) {
+    see(&View {
+        progress: coordinator.minimum(),
+        is_running: is_running && !coordinator.is_at_the_end(),
+        cut: &|number, margin| coordinator.cut(number, margin),
+        is_reported: &|| coordinator.is_reported(),
+    });
+}
 
 impl Control {
     /// What the hosts, the disks and the link say.
@@ -238,15 +249,8 @@ impl Control {
             }
             let is_running = self.started && self.ended.is_none();
             let (Some(cluster), Some(coordinator)) = (&mut self.cluster, &self.coordinator) else { return };
-            let cut = |number, margin| coordinator.cut(number, margin);
-            let view = View {
-                progress: coordinator.minimum(),
-                is_running: is_running && !coordinator.is_at_the_end(),
-                cut: &cut,
-                is_reported: coordinator.is_reported(),
-            };
             let mut out = Vec::new();
-            cluster.settle(now, &view, &mut out);
+            view(coordinator, is_running, |view| cluster.settle(now, view, &mut out));
             if out.is_empty() {
                 return;
             }
@@ -254,6 +258,14 @@ impl Control {
                 self.carry_out(now, out, effects);
             }
         }
+    }
+
+    /// What the cluster did not look at because nothing that it was told of has changed must be what it was.
+    pub(super) fn check_rest(&self) {
+        let (Some(cluster), Some(coordinator), None) = (&self.cluster, &self.coordinator, &self.ended) else {
+            return;
+        };
+        view(coordinator, self.started, |view| cluster.check_rest(self.latest, view));
     }
 
     fn carry_out(&mut self, now: Moment, out: Out, effects: &mut Vec<ControlEffect>) {

@@ -4,6 +4,7 @@
 //! registers, renews its lease with whatever it sends, and is removed when it leaves or when the lease runs out.
 
 mod allreduce;
+mod clocks;
 mod cluster;
 mod coordinator;
 mod event;
@@ -19,7 +20,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bincode::{Decode, Encode};
-use slackline_core::config::Steps;
+use slackline_core::config::{Durability, Steps};
 use slackline_core::ids::{Clock, Incarnation, Moment, ServerId, SessionId, ShardId, WorkerId};
 use slackline_core::role::Role;
 use slackline_core::wire::{Holding, Phase, Refusal, RefusedCounts, Text, ToPeer};
@@ -97,6 +98,7 @@ impl ControlSettings {
             replicas: coordinator.replicas,
             is_whole: self.is_whole(),
             keeps_map: coordinator.keeps_map,
+            is_on_disk: coordinator.durability == Durability::Disk,
             every: coordinator.checkpoint_every,
             from: coordinator.resume.as_ref().map(|position| (position.number, position.clock)),
             run: coordinator.resume.as_ref().map_or(self.boot, |position| position.run),
@@ -430,6 +432,7 @@ impl Control {
         if let Some(cluster) = &self.cluster {
             cluster.check_invariants();
         }
+        self.check_rest();
     }
 
     /// The clock at which a newcomer enters, as far as this server knows: not before the cut of a checkpoint that is being made.

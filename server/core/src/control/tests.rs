@@ -35,6 +35,7 @@ fn settings(workers: u32) -> ControlSettings {
             evaluate_every_epochs: 0.0,
             sync: None,
             replicas: 1,
+            durability: Durability::Memory,
             keeps_map: false,
             checkpoint_every: None,
             resume: None,

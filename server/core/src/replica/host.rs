@@ -441,8 +441,8 @@ impl Host {
 
     /// Whether this copy can lead in the generation of `place` as it is.
     pub(super) fn has_state_for(&self, place: &Place) -> bool {
-        let is_copy = self.role == Role::Following && (self.is_whole || place.origin == Origin::Memory);
-        self.shard.is_some() && (self.role == Role::Leading || is_copy)
+        let is_copy = self.is_whole || place.origin == Origin::Memory;
+        self.shard.is_some() && self.role == Role::Following && is_copy
     }
 }
 

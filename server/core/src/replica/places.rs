@@ -45,7 +45,9 @@ impl Host {
         let before = self.place.replace(place);
         let is_news =
             place.generation > self.generation || self.role == Role::Idle || self.role == Role::Following;
-        if self.role == Role::Leading {
+        // A primary that did not hear that another had taken over, or that has no values, is given its state anew like any other.
+        let loads_anew = is_news && place.is_loaded();
+        if self.role == Role::Leading && !loads_anew {
             self.generation = place.generation;
             self.feed_as_placed(is_news, effects);
             return;
@@ -58,7 +60,7 @@ impl Host {
         }
         self.generation = place.generation;
         if self.has_state_for(&place) {
-            self.lead(now, effects);
+            self.lead_as_placed(now, place, effects);
             return;
         }
         self.leave(effects);
@@ -144,10 +146,18 @@ impl Host {
             effects.push(HostEffect::NotRestored { generation, why });
             return;
         }
+        if let Some(place) = self.place {
+            self.lead_as_placed(now, place, effects);
+        }
+    }
+
+    /// Leads with what it has; where the coordinator waits for a state, that is said.
+    fn lead_as_placed(&mut self, now: Moment, place: Place, effects: &mut Vec<HostEffect>) {
         let shown = self.shard.as_ref().map(|shard| (shard.version(), shard.row().minimum));
         self.lead(now, effects);
-        if let Some((version, minimum)) = shown {
-            effects.push(HostEffect::Restored { generation, version, clock: minimum.unwrap_or_default() });
+        if let Some((version, minimum)) = shown.filter(|_| place.is_loaded()) {
+            let (generation, clock) = (place.generation, minimum.unwrap_or_default());
+            effects.push(HostEffect::Restored { generation, version, clock });
         }
     }
 

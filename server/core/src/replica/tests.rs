@@ -389,3 +389,26 @@ fn a_state_that_is_not_there_is_said_once_and_an_older_place_is_old_news() {
     assert!(matches!(&effects[..], [HostEffect::NotRestored { why, .. }] if why == "the disk is empty"));
     assert_eq!(desk.host.role(), Role::Idle);
 }
+
+#[test]
+fn a_primary_that_did_not_hear_that_it_was_replaced_is_given_its_disk_s_state_anew() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let shard = settings().new_tree(&mut runner).unwrap().current();
+    let settings = HostSettings { server: ServerId(0), shard, durability: Durability::Disk, replicas: 1 };
+    let crowd = Crowd::new(1, 5);
+    let mut desk = Desk { host: Host::new(settings), disk: Vec::new(), written: Index(0), crowd, now: 0 };
+    desk.event(place(0, Origin::Nothing));
+    assert!(desk.event(place(1, Origin::Memory)).is_empty(), "it goes on");
+    assert_eq!(desk.host.role(), Role::Leading);
+    let asked = desk.event(place(3, Origin::Disk));
+    assert!(matches!(asked[..], [HostEffect::Load { .. }]), "{asked:?}");
+    assert!(desk.event(place(3, Origin::Disk)).is_empty());
+    let Some(Frame::State { index, at, state }) = desk.disk.first().cloned() else {
+        panic!("it wrote its state")
+    };
+    let loaded = Ok(Kept { index, at, state: Arc::unwrap_or_clone(state), entries: Vec::new() });
+    let effects = desk.event(HostEvent::Loaded { generation: Generation(3), loaded });
+    let is_restored =
+        |effect: &HostEffect| matches!(effect, HostEffect::Restored { generation: Generation(3), .. });
+    assert!(effects.iter().any(is_restored), "{effects:?}");
+}

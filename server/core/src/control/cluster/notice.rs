@@ -38,6 +38,15 @@ pub enum ClusterNotice {
         /// The new generation.
         generation: Generation,
     },
+    /// A server took a shard over and was lost before it had acknowledged anything: the one before it has all that was.
+    GoesBack {
+        /// The shard.
+        shard: ShardId,
+        /// The server that had nothing on its disk yet.
+        from: ServerId,
+        /// The server that has it on its disk.
+        to: ServerId,
+    },
     /// A shard has no second copy for now.
     Alone {
         /// The shard.
@@ -126,6 +135,12 @@ impl fmt::Display for ClusterNotice {
             Self::Back { server } => write!(f, "{server} is back, with all that it had"),
             Self::Promoted { shard, from, to, generation } => {
                 write!(f, "{to} answers for {shard} now, in place of {from} ({generation}); nothing is lost")
+            }
+            Self::GoesBack { shard, from, to } => {
+                write!(
+                    f,
+                    "{from} had nothing of {shard} on its disk yet: it goes back to {to}, whose disk has all of it"
+                )
             }
             Self::Alone { shard, primary, backup } => {
                 write!(f, "{shard} goes on at {primary} without its copy at {backup}")

@@ -9,7 +9,7 @@ use slackline_core::limits::PLACES_MAX;
 use slackline_core::wire::{Here, Holding, Place, ServerOrder};
 
 use super::Cluster;
-use super::map::Map;
+use super::map::{Map, Servers};
 use super::notice::ClusterNotice;
 
 /// One server.
@@ -65,16 +65,18 @@ impl Cluster {
     /// A change of the map, with what is known of the servers.
     fn change(
         &mut self,
-        change: impl FnOnce(&mut Map, &super::Servers<'_>, &mut Vec<ClusterNotice>) -> Result<(), String>,
+        change: impl FnOnce(&mut Map, &Servers<'_>, &mut Vec<ClusterNotice>) -> Result<(), String>,
     ) {
         let (live, newest, is_trained) = (self.live(), self.newest(), self.kept.is_trained);
         let known = &self.kept.servers;
         let disks = |server: ServerId, shard: ShardId| -> Option<Holding> {
             known.get(&server)?.disk.get(&shard).copied()
         };
-        let servers = Self::view_of_servers(&live, &disks, newest, is_trained);
+        let boots = |server: ServerId| known.get(&server)?.boot;
+        let is_on_disk = self.settings.is_on_disk;
+        let servers = Servers { live: &live, disks: &disks, boots: &boots, is_on_disk, newest, is_trained };
         let verdict = change(&mut self.kept.map, &servers, &mut self.kept.notices);
-        self.kept.is_changed = true;
+        (self.kept.is_changed, self.is_due) = (true, true);
         if let Err(text) = verdict {
             self.kept.failure.get_or_insert(text);
         }
@@ -114,6 +116,7 @@ impl Cluster {
     pub(crate) fn disconnected(&mut self, id: ServerId) {
         if let Some(server) = self.kept.servers.get_mut(&id) {
             server.is_connected = false;
+            self.is_due = true;
         }
     }
 
@@ -145,8 +148,14 @@ impl Cluster {
         }
     }
 
+    /// What was kept of the process before; the events since then follow.
+    pub(crate) fn take_up(&mut self, kept: super::Kept) {
+        (self.kept, self.is_due) = (kept, true);
+    }
+
     /// After a restart of the coordinator: all leases begin anew, and nobody has a session.
     pub(crate) fn restart(&mut self, now: Moment) {
+        self.is_due = true;
         for server in self.kept.servers.values_mut() {
             server.heard = server.heard.map(|_| now);
             (server.is_connected, server.asks) = (false, false);
