@@ -95,7 +95,7 @@ mod tests {
     #[tokio::test]
     async fn whoever_waits_hears_that_the_session_has_ended() {
         let budget = Budget::new(KIB, 1);
-        let _all = budget.try_take(KIB).unwrap();
+        let _all = budget.try_take(2 * KIB).unwrap();
         let waiting = tokio::spawn({
             let budget = budget.clone();
             async move { budget.take(1).await.is_none() }

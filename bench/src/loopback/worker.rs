@@ -12,7 +12,8 @@ use slackline_core::ids::{
     BatchIndex, Clock, Incarnation, KeyRange, Sequence, ServerId, ShardId, Version, WorkerId,
 };
 use slackline_core::wire::{
-    Ask, Dtype, Join, Pull, PullKind, PushOutcome, Register, ToPeer, ToServer, TransferHeader, TransferKind,
+    Ask, Dtype, Join, Pull, PullKind, PushOutcome, RefusalCode, Register, ToPeer, ToServer, TransferHeader,
+    TransferKind,
 };
 use slackline_net::{
     Connection, Connector, ControlSender, Destination, Identity, NetworkThread, Role, Settings, SharedValues,
@@ -30,6 +31,9 @@ const WARM_ROUNDS: u32 = 2;
 
 /// What a value may be off, as a share: the rate is small beside a value that many pushes have made, and each of them is rounded.
 const TOLERANCE: f32 = 4e-3;
+
+/// How long a server is left alone that does not know its shards yet.
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// How long a server is looked for.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -96,6 +100,8 @@ struct Link {
 
 struct Worker {
     member: (WorkerId, Incarnation),
+    /// The same, once it has joined.
+    former: Option<(WorkerId, Incarnation)>,
     network: Settings,
     links: Vec<Link>,
     shards: Vec<Shard>,
@@ -127,6 +133,7 @@ impl Worker {
         let (told, arrivals) = mpsc::unbounded_channel();
         let mut worker = Self {
             member: Default::default(),
+            former: None,
             network,
             links: Vec::new(),
             shards,
@@ -143,8 +150,30 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Connects to a server and becomes a member of it; worker 0 brings its shards their values.
+    /// Becomes a member of a server, once that knows its shards.
     async fn enter(
+        &mut self,
+        resolved: &Resolved,
+        connector: &Connector,
+        server: usize,
+        address: &str,
+        told: &mpsc::UnboundedSender<Arrival>,
+    ) -> Result<(), BenchError> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let entered = self.enter_once(resolved, connector, server, address, told).await;
+            if !matches!(entered, Err(BenchError::NotReady)) || Instant::now() > end {
+                return entered;
+            }
+            // What is still said over that connection is its end.
+            self.links.truncate(server);
+            while !matches!(self.arrivals.recv().await, Some(Arrival::Failed(_)) | None) {}
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// Connects to a server and becomes a member of it; worker 0 brings its shards their values.
+    async fn enter_once(
         &mut self,
         resolved: &Resolved,
         connector: &Connector,
@@ -166,7 +195,7 @@ impl Worker {
                 config_hash,
                 data_hash: 0,
                 sample_count: SAMPLES,
-                former: None,
+                former: self.former,
                 peers_at: None,
             };
             self.send(server, &ToServer::Join(join)).await?;
@@ -176,6 +205,7 @@ impl Worker {
                     other => welcome_only(&other)?,
                 }
             };
+            self.former = Some(self.member);
         }
         let (worker, incarnation) = self.member;
         let (clock, batch_count) = (Clock(0), BATCHES);
@@ -329,6 +359,7 @@ impl Worker {
 fn welcome_only(message: &ToPeer) -> Result<(), BenchError> {
     match message {
         ToPeer::Welcome { .. } => Ok(()),
+        ToPeer::Refused(refusal) if refusal.code == RefusalCode::NotReady => Err(BenchError::NotReady),
         ToPeer::Refused(refusal) => Err(BenchError::Protocol(refusal.text.shown())),
         other => Err(BenchError::Protocol(format!("a message that was not asked for: {other:?}"))),
     }

@@ -136,9 +136,10 @@ async fn a_pull_for_which_there_is_no_room_is_served_when_there_is_with_what_the
     let meeting = pair::Pair::meet().await;
     let (outgoing, mut waiting) = mpsc::channel(16);
     let (to_another, mut another) = mpsc::channel(16);
+    let settings = parts::host_settings(ServerId(0), &pair::resolved().config, ShardId(0)).unwrap();
     let mut led = started_with(|surroundings| {
         // Room for two shards.
-        let budget = || Budget::new(1, 4 * 650);
+        let budget = || Budget::new(1, 4 * settings.shard.keys.len);
         surroundings.directory.insert(SESSION, outgoing, meeting.server.clone(), budget());
         surroundings.directory.insert(SessionId(4), to_another, meeting.server.clone(), budget());
     });
