@@ -8,6 +8,8 @@ fn taken_over() -> Table {
     table.cluster.trained();
     table.settle();
     (0..3).for_each(|shard| table.in_step(shard));
+    // It takes no orders either.
+    table.cluster.disconnected(ServerId(1));
     table.pass(5, &[2]);
     assert_eq!(table.place(1).primary, ServerId(2));
     table
