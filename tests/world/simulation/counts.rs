@@ -13,8 +13,6 @@ pub(crate) struct Counts {
     pub(crate) coordinator_restarts: u64,
     pub(crate) promotions: u64,
     pub(crate) disk_restores: u64,
-    /// Shards that went back to the disk of a former primary.
-    pub(crate) gone_back: u64,
     pub(crate) checkpoint_restores: u64,
     pub(crate) checkpoints: u64,
     pub(crate) fences: u64,
@@ -30,7 +28,7 @@ pub(crate) struct Counts {
 
 impl Counts {
     /// The counts with their names.
-    pub(crate) const fn named(&self) -> [(&'static str, u64); 19] {
+    pub(crate) const fn named(&self) -> [(&'static str, u64); 18] {
         [
             ("servers crashed", self.crashes),
             ("disks lost", self.disks_lost),
@@ -42,7 +40,6 @@ impl Counts {
             ("restarts of the coordinator", self.coordinator_restarts),
             ("promotions", self.promotions),
             ("restores from disk", self.disk_restores),
-            ("shards that went back to a former primary", self.gone_back),
             ("restores from a checkpoint", self.checkpoint_restores),
             ("checkpoints", self.checkpoints),
             ("workers fenced", self.fences),
@@ -65,7 +62,6 @@ impl Counts {
         self.coordinator_restarts += other.coordinator_restarts;
         self.promotions += other.promotions;
         self.disk_restores += other.disk_restores;
-        self.gone_back += other.gone_back;
         self.checkpoint_restores += other.checkpoint_restores;
         self.checkpoints += other.checkpoints;
         self.fences += other.fences;

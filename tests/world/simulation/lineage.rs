@@ -247,7 +247,6 @@ impl World {
             let lineage = self.lineages.get_mut(&id);
             let is_back =
                 lineage.is_some_and(|lineage| lineage.go_back(server, loaded.of.unwrap_or_default()));
-            self.counts.gone_back += u64::from(is_back);
             self.cut_history(id, loaded.index, is_back)?;
             return self.lead(server, id, host);
         }
