@@ -1,5 +1,7 @@
 //! Servers that die while a run goes on, and come back or not: nothing that was acknowledged is lost.
 
+use std::time::{Duration, Instant};
+
 use nix::sys::signal::Signal;
 
 use crate::cluster::{Cluster, PACED};
@@ -10,6 +12,12 @@ use crate::stage::Stage;
 const LONG: &[(&str, &str)] =
     &[("cluster.lease_s", "1.0"), ("train.epochs", "20"), ("cluster.steps", "\"whole\"")];
 
+/// Its lease.
+const LEASE: Duration = Duration::from_secs(1);
+
+/// Every shard has two equal copies.
+const COPIES: &[(&str, &str)] = &[("cluster.replicas", "2"), ("cluster.durability", "\"replicated\"")];
+
 /// The epochs of such a run.
 const EPOCHS: u64 = 20;
 
@@ -18,18 +26,27 @@ fn over<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
 }
 
 #[test]
-fn the_backup_of_a_server_that_dies_goes_on_and_workers_with_it() {
+fn the_backup_of_a_server_that_dies_goes_on_and_so_again_when_that_is_back_and_dies_once_more() {
+    // Case 1: one server was killed and the whole job hung, although replicas were asked for.
     let stage = Stage::new();
-    let copies = over(&[("cluster.replicas", "2"), ("cluster.durability", "\"replicated\"")]);
-    let cluster = Cluster::start(&stage, &copies);
+    let cluster = Cluster::start(&stage, &over(COPIES));
     let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
-    cluster.servers[0].line("has an equal copy at");
-    cluster.servers[0].line("test accuracy");
+    let coordinator = &cluster.servers[0];
+    coordinator.line("shard 1 has an equal copy at server 0");
+    coordinator.line("test accuracy");
     cluster.servers[1].kill();
+    let killed = Instant::now();
+    let took = coordinator.time_of("in place of server 1").saturating_duration_since(killed);
+    assert!(took <= 2 * LEASE + Duration::from_secs(1), "it took {took:?}");
+    // The copy at the new process is made while training goes on.
+    let again = cluster.start_server(1, &[]);
+    coordinator.line("shard 1 has an equal copy at server 1");
+    again.kill();
+    coordinator.line("shard 1 goes on at server 0 without its copy at server 1");
     for worker in workers {
         worker.end_well();
     }
-    cluster.servers[0].end_well();
+    coordinator.end_well();
     assert!(cluster.has_trained_for(EPOCHS));
 }
 
