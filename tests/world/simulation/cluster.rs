@@ -47,6 +47,7 @@ impl World {
                 .collect(),
             steps: scenario.steps,
             disk,
+            on_disk: scenario.durability == Durability::Disk,
             stop_on_bad_gradient: true,
             coordinator: (index == 0).then_some(CoordinatorSettings {
                 sync: None,

@@ -5,6 +5,7 @@
 //! said. And no generation of a shard is used twice.
 
 mod doubts;
+mod going;
 mod map;
 mod notice;
 mod rounds;
@@ -50,6 +51,8 @@ pub(super) struct ClusterSettings {
     pub(super) from: Option<(u64, Clock)>,
     /// Names the run, in checkpoints.
     pub(super) run: u64,
+    /// Servers keep what they take in on their disks.
+    pub(super) on_disk: bool,
 }
 
 /// What control is to do.
@@ -214,6 +217,7 @@ impl Cluster {
                     self.kept.gone.push((doubt.worker, doubt.incarnation));
                 }
             }
+            ServerWord::Going => self.asks_to_go(now, server),
             ServerWord::Trouble(what) => {
                 let what = what.map(|what| what.shown());
                 if let Some(known) = servers.get_mut(&server)
@@ -338,13 +342,15 @@ impl Cluster {
     /// What follows from the state.
     pub(super) fn settle(&mut self, now: Moment, view: &View<'_>, out: &mut Vec<Out>) {
         self.kept.progress = view.progress;
-        let live = self.live();
+        self.settle_going(now);
+        let (live, staying) = (self.live(), self.staying());
         let before = self.kept.map.clone();
-        self.kept.map.choose_backups(&live);
+        self.kept.map.choose_backups(&live, &staying);
         self.kept.is_changed |= before != self.kept.map;
         self.store(out);
         let mut orders = Vec::new();
         self.tell_places(&mut orders);
+        self.tell_going(&mut orders);
         self.settle_doubts(&mut orders);
         self.settle_rounds(now, view, &mut orders, out);
         out.extend(orders.into_iter().map(|(server, order)| Out::Order(server, order)));

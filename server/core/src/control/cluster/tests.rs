@@ -1,5 +1,6 @@
 //! Servers that are lost, come back and are restarted; maps that are stored before they are told; the last steps of workers that are gone.
 
+mod going;
 mod moves;
 
 use proptest::prelude::*;
@@ -22,6 +23,7 @@ fn settings(replicas: u32) -> ClusterSettings {
         every: None,
         from: None,
         run: 0,
+        on_disk: false,
     }
 }
 
