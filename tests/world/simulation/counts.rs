@@ -4,6 +4,7 @@
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) crashes: u64,
+    pub(crate) told_to_go: u64,
     pub(crate) disks_lost: u64,
     pub(crate) freezes: u64,
     pub(crate) partings: u64,
@@ -30,9 +31,10 @@ pub(crate) struct Counts {
 
 impl Counts {
     /// The counts with their names.
-    pub(crate) const fn named(&self) -> [(&'static str, u64); 19] {
+    pub(crate) const fn named(&self) -> [(&'static str, u64); 20] {
         [
             ("servers crashed", self.crashes),
+            ("servers told to go", self.told_to_go),
             ("disks lost", self.disks_lost),
             ("servers frozen", self.freezes),
             ("ways between servers cut", self.partings),
@@ -56,6 +58,7 @@ impl Counts {
 
     pub(crate) fn add(&mut self, other: &Self) {
         self.crashes += other.crashes;
+        self.told_to_go += other.told_to_go;
         self.disks_lost += other.disks_lost;
         self.freezes += other.freezes;
         self.partings += other.partings;
