@@ -25,7 +25,7 @@ use crate::guard::Window;
 pub use join::{FormerShard, Joined};
 
 /// Of the layout of the facts; raised whenever it changes.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 2;
 
 /// Why a state is none of this shard.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -93,7 +93,6 @@ pub(super) struct Kept {
     collected_at: Moment,
     open: Clock,
     started: bool,
-    unheard: BTreeSet<WorkerId>,
     is_behind: bool,
     batch_count: u64,
     furthest: BatchIndex,
@@ -140,7 +139,6 @@ impl Kept {
             collected_at: shard.collected_at,
             open: shard.open,
             started: shard.started,
-            unheard: shard.unheard.clone(),
             is_behind: shard.is_behind,
             batch_count: shard.batch_count,
             furthest: shard.furthest,
@@ -247,7 +245,7 @@ impl Shard {
         self.version = version;
         (self.collected_at, self.open, self.started) = (kept.collected_at, kept.open, kept.started);
         (self.batch_count, self.furthest) = (kept.batch_count.max(1), kept.furthest);
-        (self.unheard, self.is_behind) = (kept.unheard, kept.is_behind);
+        self.is_behind = kept.is_behind;
         for (number, (clock, push)) in kept.collected.into_iter().enumerate() {
             let KeptCollected { facts, since, weight, is_answered } = push;
             let gradient = arrays.take(format!("collected.{number}"))?;

@@ -126,7 +126,7 @@ impl Shard {
         if self.member(worker, incarnation).is_some() {
             let is_active = self.table.is_active(worker) || standing == Standing::Active;
             let known = self.table.clock_of(worker).unwrap_or(clock);
-            self.is_behind |= known < clock && self.unheard.contains(&worker);
+            self.is_behind |= known < clock;
             let clock = known.max(clock);
             let standing = if is_active { Standing::Active } else { Standing::Joining };
             self.table.enter(worker, clock, standing);
@@ -165,16 +165,9 @@ impl Shard {
         }
     }
 
-    /// What a worker did up to now is in, or it goes: what this copy lacked of it does not matter any more.
-    pub(super) fn is_up_to_date(&mut self, worker: WorkerId) {
-        self.unheard.remove(&worker);
-        self.is_behind &= !self.unheard.is_empty();
-    }
-
     /// A worker is no member any more. Where steps are whole, its pieces wait for the coordinator's word.
     pub(super) fn remove(&mut self, worker: WorkerId, effects: &mut Vec<ShardEffect>) {
         self.table.leave(worker);
-        self.is_up_to_date(worker);
         self.held.forget(worker);
         self.guard.forget(worker);
         if let Some(member) = self.members.remove(&worker) {
@@ -200,7 +193,6 @@ impl Shard {
         started: bool,
         effects: &mut Vec<ShardEffect>,
     ) {
-        self.unheard = self.members.keys().copied().collect();
         // Their sessions were those of another server: whoever waited asks again here.
         self.held = HeldPulls::default();
         self.members.values_mut().chain(self.doubts.values_mut()).for_each(Member::part);

@@ -16,7 +16,7 @@ mod staging;
 mod state;
 mod values;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use slackline_core::config::{self, Steps};
@@ -105,9 +105,7 @@ pub struct Shard {
     /// Workers whose push has arrived or was settled: their own pulls may wait for that.
     woken: Vec<WorkerId>,
     started: bool,
-    /// Members that were not served here since this copy leads: it may lack what they did.
-    unheard: BTreeSet<WorkerId>,
-    /// One of them has said that it is further than this shard knew: the others can be, too.
+    /// A member has said that it is further than this shard knew: what others did can be lost with a server, too.
     is_behind: bool,
     batch_count: u64,
     /// The furthest batch that was applied.
@@ -160,7 +158,6 @@ impl Shard {
             held: HeldPulls::default(),
             woken: Vec::new(),
             started: false,
-            unheard: BTreeSet::new(),
             is_behind: false,
             batch_count: 1,
             furthest: BatchIndex(0),
@@ -181,10 +178,7 @@ impl Shard {
             }
             ShardEvent::Reenter { worker, clock } => self.reenter(worker, clock),
             ShardEvent::Tick => {}
-            ShardEvent::Finish { worker } => {
-                self.table.leave(worker);
-                self.is_up_to_date(worker);
-            }
+            ShardEvent::Finish { worker } => self.table.leave(worker),
             ShardEvent::Remove { worker } => self.remove(worker, effects),
             ShardEvent::Fence { worker, incarnation } => self.fence(worker, incarnation, effects),
             ShardEvent::Start => self.started = true,
@@ -290,18 +284,13 @@ impl Shard {
     /// # Panics
     /// When it does not hold: for tests and the simulated world.
     pub fn check_invariants(&self) {
-        // Where it is known that something is lost, nobody leads those of whom it is not known how far they are.
-        let is_sure = |worker: &WorkerId| !self.is_behind || !self.unheard.contains(worker);
-        let active = |(_, _, standing): &(WorkerId, Clock, Standing)| *standing == Standing::Active;
-        let sure = self.table.rows().filter(active).filter(|(worker, _, _)| is_sure(worker));
-        let minimum = sure.map(|(_, clock, _)| clock).min();
+        let minimum = self.table.minimum().unwrap_or_default();
         for (worker, clock, standing) in self.table.rows() {
             assert!(self.members.contains_key(&worker), "{worker} is in the clock table but no member");
-            if let (Standing::Active, Some(bound), Some(minimum)) =
-                (standing, self.spec.lead_bound(), minimum)
+            if let (Standing::Active, Some(bound), false) = (standing, self.spec.lead_bound(), self.is_behind)
             {
                 assert!(
-                    clock.0.saturating_sub(minimum.0) <= bound,
+                    clock.0 - minimum.0 <= bound,
                     "{worker} at {clock} leads {minimum} by more than {bound}"
                 );
             }

@@ -141,9 +141,6 @@ impl Shard {
             return;
         };
         let is_gated = pull.kind != PullKind::Snapshot;
-        if let Some((worker, _)) = pull.reader.filter(|_| is_gated) {
-            self.is_up_to_date(worker);
-        }
         if is_gated
             && self.delay.spec().treatment.compensates()
             && let Some(member) = pull.reader.and_then(|(worker, _)| self.members.get_mut(&worker))

@@ -4,7 +4,7 @@
 //! and clocks go with them, and the table begins at the cut. What waited for its clock (collected gradients) stays where all shards that had
 //! some of the keys kept the same pushes; otherwise some of them have applied it, and it is given up by name.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use slackline_core::consistency::Memory;
@@ -179,7 +179,7 @@ impl Kept {
         self.members = Vec::new();
         self.doubts = Vec::new();
         (self.gone, self.departed) = (BTreeMap::new(), BTreeMap::new());
-        (self.unheard, self.is_behind, self.started) = (BTreeSet::new(), false, false);
+        (self.started, self.is_behind) = (false, false);
         self.memory = without_workers(&self.memory);
     }
 }

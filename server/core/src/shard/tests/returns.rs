@@ -167,27 +167,3 @@ fn whoever_leads_asks_again_what_becomes_of_the_pieces_that_wait() {
             .any(|effect| matches!(effect, ShardEffect::Doubt(doubt) if doubt.waiting == [Sequence(1)]))
     );
 }
-
-// What was acknowledged can be lost with a primary's memory: then who says first how far it is leads those that have not said it yet.
-#[test]
-fn a_copy_that_lacks_something_lets_nobody_lead_once_all_were_served() {
-    let (policy, steps) = (PolicySpec::Ssp { staleness: 0 }, Steps::Parts);
-    let (life, other) = (Life::new(1, 5), Life::new(2, 6));
-    let mut copy = copy_of(&begun(policy, steps, &[life, other]), policy, steps);
-    tell(&mut copy, lead(life));
-    tell(&mut copy, life.enter(3, Standing::Joining));
-    assert!(copy.is_behind);
-    tell(&mut copy, other.enter(3, Standing::Joining));
-    for (session, life) in [(1, life), (2, other)] {
-        assert!(copy.is_behind);
-        let kind = PullKind::Gated { clock: Clock(3), after: Sequence(0) };
-        let reader = Some((life.worker, life.incarnation));
-        let effects =
-            tell(&mut copy, ShardEvent::Pull { session: SessionId(session), reader, request: 1, kind });
-        assert!(effects.iter().any(|effect| matches!(effect, ShardEffect::Serve { .. })), "{effects:?}");
-    }
-    assert!(!copy.is_behind);
-    // From here on whoever says that it is further than it can be is found out.
-    let leads = std::panic::AssertUnwindSafe(|| tell(&mut copy, life.enter(6, Standing::Joining)));
-    assert!(std::panic::catch_unwind(leads).is_err());
-}
