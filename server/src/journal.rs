@@ -32,7 +32,7 @@ use crate::frames::{Head, Opening, Piece, pieces};
 use crate::owner::Note;
 use crate::words::Word;
 
-pub(crate) use disk::{Disk, File, Real};
+pub(crate) use disk::{Disk, File, Real, make_folders};
 use framing::{FRONT_BYTES, front};
 pub(crate) use read::{JournalError, find, load};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use slackline_core::collective::buckets;
-use slackline_core::config::{Allreduce, Config, OnBadGradient, OnNorm, Resolved};
+use slackline_core::config::{Allreduce, Config, Durability, OnBadGradient, OnNorm, Resolved};
 use slackline_core::consistency::PolicySpec;
 use slackline_core::ids::{ServerId, ShardId};
 use slackline_core::layout::Layout;
@@ -105,6 +105,7 @@ pub fn control_settings(index: ServerId, resolved: &Resolved, boot: u64) -> Cont
         shards,
         steps: config.cluster.steps,
         disk: Vec::new(),
+        on_disk: config.cluster.durability == Durability::Disk,
         stop_on_bad_gradient: config.consistency.on_bad_gradient == OnBadGradient::Stop
             || config.guard.on_norm == OnNorm::Stop,
         coordinator: (index == ServerId(0)).then_some(CoordinatorSettings {
@@ -115,7 +116,6 @@ pub fn control_settings(index: ServerId, resolved: &Resolved, boot: u64) -> Cont
             blind_loss: config.blind_loss(),
             sync: config.sync.as_ref().map(|sync| allreduce(sync, &layout)),
             replicas: config.cluster.replicas,
-            durability: config.cluster.durability,
             keeps_map: false,
             checkpoint_every: config.checkpoint.every,
             resume: None,

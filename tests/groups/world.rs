@@ -314,6 +314,7 @@ fn control_settings(scenario: &Scenario) -> ControlSettings {
         shards: Vec::new(),
         steps: Steps::Parts,
         disk: Vec::new(),
+        on_disk: false,
         stop_on_bad_gradient: false,
         coordinator: Some(CoordinatorSettings {
             policy: PolicySpec::Bsp,
@@ -327,7 +328,6 @@ fn control_settings(scenario: &Scenario) -> ControlSettings {
                 bucket_bytes: scenario.bucket_bytes.max(64),
             }),
             replicas: 1,
-            durability: slackline_core::config::Durability::Memory,
             keeps_map: false,
             checkpoint_every: None,
             resume: None,

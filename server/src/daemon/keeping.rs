@@ -23,7 +23,7 @@ impl Daemon {
             return;
         }
         let now = self.control.moment(now);
-        self.until_kept(|ledger| ledger.append(now, event)).await;
+        self.until_kept(|ledger| ledger.append(now, event, is_lasting(event))).await;
         if self.ledger.as_ref().is_some_and(Ledger::is_long) {
             // Without the event, which is to be handled yet.
             let snapshot = match self.control.state() {
@@ -33,7 +33,7 @@ impl Daemon {
             };
             self.until_kept(|ledger| {
                 ledger.snapshot(&snapshot)?;
-                ledger.append(now, event)
+                ledger.append(now, event, is_lasting(event))
             })
             .await;
         }
@@ -87,8 +87,16 @@ impl Daemon {
     }
 }
 
-/// What changes nothing that a restarted coordinator needs: most events of a training run.
+/// What no power cut may take back: an incarnation is never given twice.
+const fn is_lasting(event: &ControlEvent) -> bool {
+    matches!(event, ControlEvent::Message { message: ToServer::Join(_), .. })
+}
+
+/// What changes nothing that a restarted coordinator needs: most events of a training run, and what strangers can do.
 fn is_passing(event: &ControlEvent) -> bool {
+    if matches!(event, ControlEvent::TurnedAway { .. }) {
+        return true;
+    }
     let ControlEvent::Message { message, .. } = event else { return false };
     matches!(
         message,

@@ -9,7 +9,7 @@ use slackline_core::ids::{Generation, KeyRange, ShardId};
 use slackline_core::wire;
 use slackline_server_core::replica::{Frame, Index, Kept};
 
-use super::framing::{FRONT_BYTES, MARK, is_whole, lengths};
+use super::framing::{FRONT_BYTES, is_damaged, is_whole, lengths};
 use crate::frames::{Assembler, Content, FrameError, Head, Opening};
 
 pub(super) const UNFINISHED: &str = "unfinished";
@@ -230,18 +230,9 @@ impl Frames {
         let failed = |source| JournalError::Io { path: self.path.clone(), source };
         // Only what a crash can have left: some batches. A journal that is damaged early is read whole here, once.
         let bytes = fs::read(&self.path).map_err(failed)?;
-        let from = usize::try_from(bad).map_or(bytes.len(), |bad| (bad + 1).min(bytes.len()));
-        let marks = bytes[from..].windows(MARK.len()).enumerate().filter(|(_, window)| *window == MARK);
-        for (place, _) in marks {
-            let rest = &bytes[from + place..];
-            let Some((front, after)) = rest.split_first_chunk::<FRONT_BYTES>() else { break };
-            if let Some((head, payload, durable)) = lengths(front, rest.len() as u64)
-                && is_whole(front, &after[..head], &after[head..head + payload])
-                && durable > bad
-            {
-                return Err(JournalError::Damaged { path: self.path.clone(), at: bad });
-            }
+        match is_damaged(&bytes, bad) {
+            true => Err(JournalError::Damaged { path: self.path.clone(), at: bad }),
+            false => Ok(()),
         }
-        Ok(())
     }
 }

@@ -47,6 +47,7 @@ impl World {
                 .collect(),
             steps: scenario.steps,
             disk,
+            on_disk: scenario.durability == Durability::Disk,
             stop_on_bad_gradient: true,
             coordinator: (index == 0).then_some(CoordinatorSettings {
                 sync: None,
@@ -56,7 +57,6 @@ impl World {
                 epochs: scenario.epochs,
                 evaluate_every_epochs: scenario.evaluate_every_epochs,
                 replicas: scenario.replicas,
-                durability: scenario.durability,
                 keeps_map: true,
                 checkpoint_every: scenario.checkpoint_every,
                 resume: None,

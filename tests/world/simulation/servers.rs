@@ -13,6 +13,7 @@ use slackline_server_core::{
 };
 
 use super::agenda::Happening;
+use super::faults::TOLD_TO_GO;
 use super::network::{Inward, Outward, Peer};
 use super::scenario::Tamper;
 use super::sight::{PushKey, Sight, Verdict, holds};
@@ -336,6 +337,7 @@ impl World {
             ControlEffect::Status { .. } | ControlEffect::Evaluated => {}
             ControlEffect::Notice(Notice::Expired { .. }) => self.see(&Sight::Disturbed)?,
             ControlEffect::Notice(_) => {}
+            ControlEffect::End(End::Stopped(reason)) if reason == TOLD_TO_GO => self.crash_server(server)?,
             ControlEffect::End(end) => self.server_ends(server, end),
         }
         Ok(())

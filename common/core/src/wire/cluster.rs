@@ -80,6 +80,8 @@ pub enum ServerWord {
     Doubt(Doubt),
     /// Something that the user must know and that passes by itself or by the user's hand (a full disk): none when it is over.
     Trouble(Option<Text>),
+    /// I was told to go, and stay until I hear a [`ServerOrder::Go`].
+    Going,
 }
 
 /// See [`ServerWord::Here`].
@@ -166,6 +168,11 @@ pub enum ServerOrder {
     },
     /// I am alive too.
     Heard,
+    /// The answer to [`ServerWord::Going`]: you may go.
+    Go {
+        /// The run cannot go on without this server, for nothing else has what it has: workers are to be told so.
+        is_missed: bool,
+    },
 }
 
 /// Who has a shard.

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use bincode::{Decode, Encode};
-use slackline_core::config::Durability;
 use slackline_core::consistency::PolicySpec;
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, Moment, WorkerId};
 use slackline_core::limits::{CUTS_MAX, GROUP_COUNT_MAX, WORKER_COUNT_MAX};
@@ -32,8 +31,6 @@ pub struct CoordinatorSettings {
     pub sync: Option<AllreduceSettings>,
     /// Copies of each shard.
     pub replicas: u32,
-    /// What an acknowledged push has reached.
-    pub durability: Durability,
     /// Whether somebody stores the maps of shards: nobody is told of one before. Without, a coordinator cannot be restarted.
     pub keeps_map: bool,
     /// Clocks between two checkpoints; none for no checkpoints.

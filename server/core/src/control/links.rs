@@ -47,7 +47,7 @@ impl Control {
             ControlEvent::CoordinatorOpened => return self.open_link(now, effects),
             ControlEvent::CoordinatorLost => {
                 self.places.is_linked = false;
-                return;
+                return self.go_unanswered(effects);
             }
             ControlEvent::Ordered(order) => return self.ordered(now, order, effects),
             ControlEvent::Persisted { number } => {
@@ -181,6 +181,7 @@ impl Control {
                 effects.push(ControlEffect::Shards(ShardEvent::Resolve { worker, incarnation, through }));
             }
             ServerOrder::Heard => {}
+            ServerOrder::Go { is_missed } => self.go(is_missed, effects),
         }
     }
 
@@ -237,6 +238,10 @@ impl Control {
             // What still comes over a former session was sent before, and is said again over the new one.
             return;
         };
+        if word == ServerWord::Going && self.ended.is_some() {
+            let message = ToPeer::Cluster(ServerOrder::Go { is_missed: false });
+            effects.push(ControlEffect::Send { session, message });
+        }
         self.with_cluster(|cluster| cluster.word(now, server, word));
     }
 
@@ -350,6 +355,7 @@ impl Control {
         {
             self.say(now, ServerWord::Alive, effects);
         }
+        self.tick_going(now, effects);
         self.with_cluster(|cluster| cluster.tick(now));
     }
 

@@ -26,6 +26,7 @@ fn settings(workers: u32) -> ControlSettings {
         shards: vec![(ShardId(0), ServerId(0))],
         steps: Steps::Parts,
         disk: Vec::new(),
+        on_disk: false,
         stop_on_bad_gradient: false,
         coordinator: Some(CoordinatorSettings {
             policy: PolicySpec::Ssp { staleness: 1 },
@@ -35,7 +36,6 @@ fn settings(workers: u32) -> ControlSettings {
             evaluate_every_epochs: 0.0,
             sync: None,
             replicas: 1,
-            durability: Durability::Memory,
             keeps_map: false,
             checkpoint_every: None,
             resume: None,
@@ -460,6 +460,7 @@ fn a_renewal_is_answered() {
 }
 
 mod claims;
+mod going;
 mod groups;
 mod keeping;
 mod losses;

@@ -19,10 +19,14 @@ use slackline_core::wire::{HeldRow, Origin, Place};
 use super::feed::{Feed, Held};
 use super::journal::{Journal, values_of};
 use super::{Entry, Frame, HostEffect, HostEvent, Index};
-use crate::shard::{Shard, ShardEffect, ShardEvent, ShardSettings, ShardState};
+use crate::shard::{SLICE_COUNT, Shard, ShardEffect, ShardEvent, ShardSettings, ShardState};
 
 /// Values that a disk's journal has beside its state before it begins anew, as a multiple of the state, and at least so many (64 MiB).
 const JOURNAL_MAX: (u64, u64) = (4, 16 << 20);
+
+/// Entries from one comparison of the copies to the next. Each compares one slice of [`SLICE_COUNT`]: all that a shard has is compared every
+/// 1024 entries, for a thousandth of what hashing it after each entry would cost.
+pub(super) const COMPARED_EVERY: u64 = 16;
 
 /// What a host is made from.
 #[derive(Clone, Debug)]
@@ -239,7 +243,6 @@ impl Host {
         let Some(shard) = &mut self.shard else { return refuse(event, effects) };
         // What an observer reads changes nothing: it is no entry, but waits for those before it.
         let changes = !matches!(event, ShardEvent::Pull { reader: None, .. });
-        let is_mark = matches!(event, ShardEvent::Mark(_));
         let mut at = at.max(self.journal.at());
         if changes {
             let index;
@@ -256,8 +259,9 @@ impl Host {
                 }
             }
             shard.handle(at, event, &mut self.out);
-            if let Some(feed) = self.feed.as_mut().filter(|_| is_mark && is_fed) {
-                feed.expect(index, shard.state().hash());
+            if let (Some(slice), Some(feed)) = (compared_after(index), self.feed.as_mut().filter(|_| is_fed))
+            {
+                feed.expect(index, shard.slice_hash(slice));
             }
         } else {
             shard.handle(at, event, &mut self.out);
@@ -421,9 +425,9 @@ impl Host {
                 } else if entry.index <= self.journal.index() {
                     refuse(entry.event, effects);
                 } else {
-                    let is_mark = matches!(entry.event, ShardEvent::Mark(_));
+                    let slice = compared_after(entry.index);
                     self.follow(entry, effects);
-                    hash = self.shard.as_ref().filter(|_| is_mark).map(|shard| shard.state().hash());
+                    hash = self.shard.as_ref().zip(slice).map(|(shard, slice)| shard.slice_hash(slice));
                 }
             }
         }
@@ -444,6 +448,12 @@ impl Host {
         let is_copy = self.is_whole || place.origin == Origin::Memory;
         self.shard.is_some() && self.role == Role::Following && is_copy
     }
+}
+
+/// The slice that the copies are compared by after this entry, in turns; none where they are not. It follows from the entry's number alone, so
+/// both sides hash the same.
+const fn compared_after(index: Index) -> Option<u64> {
+    if index.0.is_multiple_of(COMPARED_EVERY) { Some(index.0 / COMPARED_EVERY % SLICE_COUNT) } else { None }
 }
 
 /// Drops an event that only a primary takes: whoever sent it hears where that is.

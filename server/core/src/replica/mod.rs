@@ -3,7 +3,8 @@
 //! Every event that a shard takes in is an *entry* of its journal, with a number and the moment at which it was taken. The primary hands its
 //! entries to the backup (as [`Frame`]s) or to its disk, and lets none of the effects of an entry out before those that count have it:
 //! whatever was answered, served or told survives the loss of the primary. (Output commit, Strom and Yemini 1985.) Nothing but the events
-//! and their order is copied: the core is deterministic, so the copies are equal bit for bit, which marks in the journal check by hash.
+//! and their order is copied: the core is deterministic, so the copies are equal bit for bit, which is checked by
+//! hash while they go on: every few entries both hash the same slice of what they have, in turns.
 //!
 //! `host.rs` is the machine of one shard on one server: it leads, follows or has nothing. `places.rs` says how it comes to that,
 //! `journal.rs` keeps entries and effects, `feed.rs` knows how far the backup is.
@@ -112,7 +113,7 @@ pub enum HostEvent {
         generation: Generation,
         /// The last entry that it holds.
         index: Index,
-        /// The hash of its state after that entry, where the entry asks for one.
+        /// The hash of a slice of its state after that entry, where the copies are compared.
         hash: Option<u64>,
     },
     /// As a primary: the stream to the backup is open (again), and nothing was sent over it yet.
@@ -157,7 +158,7 @@ pub enum HostEffect {
         generation: Generation,
         /// The last entry; 0 where there is nothing, and a state is needed.
         index: Index,
-        /// The hash of the state after that entry, where the entry asks for one.
+        /// The hash of a slice of the state after that entry, where the copies are compared.
         hash: Option<u64>,
     },
     /// Append to the disk's journal; answered by `Written`. A state begins a new journal.

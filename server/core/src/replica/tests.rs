@@ -33,6 +33,9 @@ struct Rig {
     crowd: Crowd,
     now: u64,
     marks: u64,
+    /// A value of the backup was altered from outside, and where that was found.
+    is_altered: bool,
+    differs: Vec<Index>,
 }
 
 impl Rig {
@@ -53,6 +56,8 @@ impl Rig {
             crowd: Crowd::new(workers, keys),
             now: 0,
             marks: 0,
+            is_altered: false,
+            differs: Vec::new(),
         };
         rig.place(Origin::Nothing);
         let beginning = rig.crowd.beginning();
@@ -117,7 +122,11 @@ impl Rig {
                 self.backup = Some(true);
                 self.place(Origin::Memory);
             }
-            HostEffect::Differs { index, .. } => panic!("the copies differ at {index:?}"),
+            HostEffect::Differs { shard, index } => {
+                assert!(self.is_altered, "the copies differ at {index:?}");
+                assert_eq!(shard, self.settings.shard.id);
+                self.differs.push(index);
+            }
             HostEffect::NotRestored { why, .. } => panic!("{why}"),
             HostEffect::Leads { .. } | HostEffect::Restored { .. } => {}
             HostEffect::Write(_) | HostEffect::Load { .. } => unreachable!("nothing is on disks here"),
@@ -243,6 +252,35 @@ proptest! {
         let row = rig.hosts[rig.leader].row();
         prop_assert_eq!((row.unconfirmed_since, row.role), (None, Role::Leading));
         prop_assert_eq!(rig.hosts[rig.leader].journal.entry_count(), 0);
+    }
+}
+
+#[test]
+fn one_altered_value_of_a_copy_is_found_within_one_round_of_slices_and_mended() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let shard = settings().new_tree(&mut runner).unwrap().current();
+    for key in [0, shard.keys.len as usize - 1] {
+        let mut rig = Rig::new(shard.clone(), Durability::Replicated, 2);
+        (0..20).for_each(|_| rig.move_feed(10));
+        assert_eq!(rig.backup, Some(true));
+        let mut state = rig.hosts[1].shard().unwrap().state();
+        Arc::make_mut(&mut state.arrays[0].values)[key] += 1000.0;
+        rig.hosts[1].shard = Some(crate::shard::Shard::restore(shard.clone(), state).unwrap());
+        rig.is_altered = true;
+        let before = rig.hosts[0].journal.index().0;
+        let round = host::COMPARED_EVERY * crate::shard::SLICE_COUNT;
+        let mut step = 0;
+        while rig.differs.is_empty() && rig.hosts[0].journal.index().0 <= before + round + 100 {
+            step += 1;
+            rig.act(step % 2, if step % 7 == 0 { 63 } else { 10 });
+            rig.move_feed(10);
+            assert!(step < 100_000, "nothing happens any more");
+        }
+        (0..20).for_each(|_| rig.move_feed(10));
+        assert_eq!(rig.differs.len(), 1, "{key}");
+        assert!(rig.differs[0].0 <= before + round, "{key}: found at {:?}", rig.differs[0]);
+        let [first, second] = [0, 1].map(|index: usize| rig.hosts[index].shard().unwrap().state());
+        assert_eq!(first, second, "the state was given anew");
     }
 }
 

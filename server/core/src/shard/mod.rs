@@ -36,7 +36,7 @@ pub use held::Held;
 use held::HeldPulls;
 use member::Member;
 use push::Collected;
-pub use state::{ShardState, StateArray};
+pub use state::{SLICE_COUNT, ShardState, StateArray};
 use values::Values;
 
 use crate::buffers::Buffers;

@@ -103,6 +103,12 @@ impl Map {
         }
     }
 
+    /// The shards of a server that nobody could answer for at once if it went.
+    pub(super) fn alone_at(&self, server: ServerId, live: &BTreeSet<ServerId>) -> u64 {
+        let led = self.slots.values().filter(|slot| slot.place.primary == server);
+        led.filter(|slot| !slot.can_promote(live)).count() as u64
+    }
+
     /// A server is another process than before: what it had in memory is gone.
     pub(super) fn reborn(
         &mut self,
@@ -212,8 +218,8 @@ impl Map {
         }
     }
 
-    /// Gives a backup to shards that have none: the live server with the fewest copies, the next in the ring among equals.
-    pub(super) fn choose_backups(&mut self, live: &BTreeSet<ServerId>) {
+    /// Gives a backup to shards that have none: the server of those that stay with the fewest copies, the next in the ring among equals.
+    pub(super) fn choose_backups(&mut self, live: &BTreeSet<ServerId>, staying: &BTreeSet<ServerId>) {
         if self.replicas < 2 {
             return;
         }
@@ -231,7 +237,7 @@ impl Map {
                 continue;
             }
             let ring = |server: ServerId| (server.0 + count - primary.0 % count - 1) % count;
-            let candidates = live.iter().filter(|server| **server != primary);
+            let candidates = staying.iter().filter(|server| **server != primary);
             let chosen = candidates.min_by_key(|server| {
                 (slot.shunned == Some(**server), copies.get(server).copied().unwrap_or(0), ring(**server))
             });
@@ -264,6 +270,11 @@ impl Slot {
         self.place.generation = self.place.generation.next();
     }
 
+    /// Whether there is a backup that lacks nothing and can be counted on.
+    fn can_promote(&self, live: &BTreeSet<ServerId>) -> bool {
+        self.place.backup.is_some_and(|backup| backup.in_step && live.contains(&backup.server))
+    }
+
     /// Lets the backup answer, where it lacks nothing. `boot` is the process of the primary, unless it has ended.
     fn promote(
         &mut self,
@@ -271,10 +282,7 @@ impl Slot {
         servers: &Servers<'_>,
         notices: &mut Vec<ClusterNotice>,
     ) -> bool {
-        let Some(backup) = self.place.backup.filter(|backup| backup.in_step) else { return false };
-        if !servers.live.contains(&backup.server) {
-            return false;
-        }
+        let Some(backup) = self.place.backup.filter(|_| self.can_promote(servers.live)) else { return false };
         let from = self.place.primary;
         if servers.is_on_disk {
             self.formers.add(from, self.whole_since, boot);

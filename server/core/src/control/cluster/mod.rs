@@ -6,6 +6,7 @@
 
 mod doubts;
 mod formers;
+mod going;
 mod map;
 mod notice;
 mod rounds;
@@ -45,14 +46,14 @@ pub(super) struct ClusterSettings {
     pub(super) replicas: u32,
     pub(super) is_whole: bool,
     pub(super) keeps_map: bool,
-    /// Whether what is acknowledged is on a disk.
-    pub(super) is_on_disk: bool,
     /// Clocks between two checkpoints.
     pub(super) every: Option<u64>,
     /// The checkpoint that the run goes on from, with its marker clock.
     pub(super) from: Option<(u64, Clock)>,
     /// Names the run, in checkpoints.
     pub(super) run: u64,
+    /// Servers keep what they take in on their disks.
+    pub(super) on_disk: bool,
 }
 
 /// What control is to do.
@@ -220,6 +221,7 @@ impl Cluster {
                     self.kept.gone.push((doubt.worker, doubt.incarnation));
                 }
             }
+            ServerWord::Going => self.asks_to_go(now, server),
             ServerWord::Trouble(what) => {
                 let what = what.map(|what| what.shown());
                 if let Some(known) = servers.get_mut(&server)
@@ -348,7 +350,9 @@ impl Cluster {
     /// Whether nothing follows from the state that did not follow when it was last settled. Control asks after every event of a worker, and
     /// of those hardly one matters here.
     fn rests(&self, now: Moment, view: &View<'_>) -> bool {
-        !self.is_due && self.kept.rounds.as_ref().is_none_or(|rounds| rounds.rests(now, view))
+        !self.is_due
+            && !self.is_asked_to_go()
+            && self.kept.rounds.as_ref().is_none_or(|rounds| rounds.rests(now, view))
     }
 
     /// What follows from the state.
@@ -358,13 +362,15 @@ impl Cluster {
             return;
         }
         self.is_due = false;
-        let live = self.live();
+        self.settle_going(now);
+        let (live, staying) = (self.live(), self.staying());
         let before = self.kept.map.clone();
-        self.kept.map.choose_backups(&live);
+        self.kept.map.choose_backups(&live, &staying);
         self.kept.is_changed |= before != self.kept.map;
         self.store(out);
         let mut orders = Vec::new();
         self.tell_places(&mut orders);
+        self.tell_going(&mut orders);
         self.settle_doubts(&mut orders);
         self.settle_rounds(now, view, &mut orders, out);
         out.extend(orders.into_iter().map(|(server, order)| Out::Order(server, order)));

@@ -27,6 +27,18 @@ pub enum ClusterNotice {
         /// Which.
         server: ServerId,
     },
+    /// A server that was told to go may do so.
+    Goes {
+        /// Which.
+        server: ServerId,
+        /// Shards that nobody answers for until it is back.
+        waiting: u64,
+    },
+    /// A server that was told to go takes with it what nothing else has.
+    Missed {
+        /// Which.
+        server: ServerId,
+    },
     /// A backup answers for a shard from now on.
     Promoted {
         /// The shard.
@@ -130,6 +142,15 @@ impl fmt::Display for ClusterNotice {
         match self {
             Self::Lost { server, silent } => {
                 write!(f, "{server} was not heard for {:.1} s: its lease is over", silent.as_secs_f64())
+            }
+            Self::Goes { server, waiting: 0 } => {
+                write!(f, "{server} was told to go: the run goes on without it")
+            }
+            Self::Goes { server, waiting } => {
+                write!(f, "{server} was told to go: {waiting} of its shards wait until it is started again")
+            }
+            Self::Missed { server } => {
+                write!(f, "{server} was told to go, and nothing else has what it has: the run ends with it")
             }
             Self::Restarted { server } => write!(f, "{server} was restarted: its memory is gone"),
             Self::Back { server } => write!(f, "{server} is back, with all that it had"),

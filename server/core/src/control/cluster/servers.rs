@@ -9,6 +9,7 @@ use slackline_core::limits::PLACES_MAX;
 use slackline_core::wire::{Here, Holding, Place, ServerOrder};
 
 use super::Cluster;
+use super::going::Going;
 use super::map::{Map, Servers};
 use super::notice::ClusterNotice;
 
@@ -18,8 +19,12 @@ pub(super) struct Server {
     /// The number of its process; none while it was never heard.
     pub(super) boot: Option<u64>,
     pub(super) heard: Option<Moment>,
-    /// Its lease is over.
-    is_lost: bool,
+    /// Its lease is over, or it was let go.
+    pub(super) is_lost: bool,
+    /// It was told to go.
+    pub(super) going: Option<Going>,
+    /// It has the answer, over this session.
+    pub(super) may_go: bool,
     /// It has a session, over which it has said what it is.
     pub(super) is_connected: bool,
     /// States that it has on its disk.
@@ -53,7 +58,8 @@ impl Cluster {
     pub(super) fn heard(&mut self, now: Moment, id: ServerId) {
         let Some(server) = self.kept.servers.get_mut(&id) else { return };
         server.heard = Some(now);
-        if std::mem::take(&mut server.is_lost) {
+        // What a server that was let go still says does not bring it back.
+        if !server.is_gone() && std::mem::take(&mut server.is_lost) {
             self.kept.notices.push(ClusterNotice::Back { server: id });
             self.change(|map, servers, notices| {
                 map.returned(id, servers, notices);
@@ -63,7 +69,7 @@ impl Cluster {
     }
 
     /// A change of the map, with what is known of the servers.
-    fn change(
+    pub(super) fn change(
         &mut self,
         change: impl FnOnce(&mut Map, &Servers<'_>, &mut Vec<ClusterNotice>) -> Result<(), String>,
     ) {
@@ -73,7 +79,7 @@ impl Cluster {
             known.get(&server)?.disk.get(&shard).copied()
         };
         let boots = |server: ServerId| known.get(&server)?.boot;
-        let is_on_disk = self.settings.is_on_disk;
+        let is_on_disk = self.settings.on_disk;
         let servers = Servers { live: &live, disks: &disks, boots: &boots, is_on_disk, newest, is_trained };
         let verdict = change(&mut self.kept.map, &servers, &mut self.kept.notices);
         (self.kept.is_changed, self.is_due) = (true, true);
@@ -93,6 +99,12 @@ impl Cluster {
     pub(super) fn here(&mut self, now: Moment, id: ServerId, here: &Here) {
         let Some(server) = self.kept.servers.get_mut(&id) else { return };
         let before = server.boot.replace(here.boot);
+        if before != Some(here.boot) {
+            // A new process was told nothing, and the map has what becomes of the one before.
+            server.is_lost &= !server.is_gone();
+            server.going = None;
+        }
+        server.may_go = false;
         let holds = here.holds.iter().filter(|holding| holding.on_disk).take(PLACES_MAX);
         server.disk = holds.map(|holding| (holding.shard, *holding)).collect();
         (server.is_connected, server.places, server.told, server.took) = (true, None, 0, 0);

@@ -1,6 +1,7 @@
 //! Servers that are lost, come back and are restarted; maps that are stored before they are told; the last steps of workers that are gone.
 
 mod formers;
+mod going;
 mod moves;
 
 use proptest::prelude::*;
@@ -20,10 +21,10 @@ fn settings(replicas: u32) -> ClusterSettings {
         replicas,
         is_whole: true,
         keeps_map: true,
-        is_on_disk: false,
         every: None,
         from: None,
         run: 0,
+        on_disk: false,
     }
 }
 

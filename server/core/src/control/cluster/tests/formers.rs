@@ -4,7 +4,7 @@ use super::*;
 
 /// Disks count, there are two copies, and server 2 leads shard 1 in the place of server 1, which is away.
 fn taken_over() -> Table {
-    let mut table = Table::new(ClusterSettings { is_on_disk: true, ..settings(2) });
+    let mut table = Table::new(ClusterSettings { on_disk: true, ..settings(2) });
     table.cluster.trained();
     table.settle();
     (0..3).for_each(|shard| table.in_step(shard));
