@@ -155,11 +155,16 @@ impl Daemon {
                 Happening::Tick => self.tell_time(ticks.take(Instant::now())).await,
                 Happening::Signal(reason) => {
                     interrupted = true;
-                    self.event(ControlEvent::Interrupt { reason: reason.to_owned() }).await;
+                    self.event(ControlEvent::Leave { reason: reason.to_owned() }).await;
+                    if self.control.is_going() {
+                        tracing::info!(
+                            "{reason}: goes when the coordinator knows; once more ends it at once"
+                        );
+                    }
                 }
             }
             let stays = self.end == Some(End::Complete) && !self.resolved.config.cluster.exit_when_done;
-            if interrupted || (self.end.is_some() && !stays) {
+            if (interrupted && !self.control.is_going()) || (self.end.is_some() && !stays) {
                 break;
             }
         }

@@ -62,7 +62,7 @@ fn read_journal(folder: &Path, bytes: &[u8]) {
         drop(error.to_string());
     }
     match journal::load(folder, SHARD, KEYS) {
-        Ok(kept) => drop((kept.state.hash(), kept.entries)),
+        Ok((_, kept)) => drop((kept.state.hash(), kept.entries)),
         Err(error) => drop(error.to_string()),
     }
 }

@@ -25,7 +25,7 @@ use crate::home::Home;
 use crate::journal;
 use crate::ledger::{self, Ledger};
 use crate::links::{Addresses, Links};
-use crate::parts::{all_shards, boot_number, control_settings};
+use crate::parts::{all_shards, boot_number, buffers, control_settings};
 use crate::performer::Surroundings;
 use crate::saver::{self, Saver};
 use crate::session::Shared;
@@ -150,6 +150,7 @@ pub fn serve(options: ServerOptions) -> Result<Ended, ServerError> {
         config_hash: options.resolved.hash(),
         began,
         directory: Arc::new(Directory::new(all.len())),
+        buffers: buffers(&all),
         words: word_sender,
         runtime: net.handle().clone(),
         links,

@@ -79,7 +79,7 @@ pub(crate) fn manifest(bytes: &[u8]) {
 fn parsed_manifest(bytes: &[u8]) {
     match parse_manifest("manifest.json", bytes) {
         Ok(manifest) => {
-            drop((manifest.state_hash(), manifest.files().count()));
+            let _ = (manifest.state_hash(), manifest.files().count());
             position(manifest.coordinator);
         }
         Err(damage) => drop(damage.to_string()),

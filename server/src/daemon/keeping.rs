@@ -23,7 +23,7 @@ impl Daemon {
             return;
         }
         let now = self.control.moment(now);
-        self.until_kept(|ledger| ledger.append(now, event)).await;
+        self.until_kept(|ledger| ledger.append(now, event, is_lasting(event))).await;
         if self.ledger.as_ref().is_some_and(Ledger::is_long) {
             // Without the event, which is to be handled yet.
             let snapshot = match self.control.state() {
@@ -33,7 +33,7 @@ impl Daemon {
             };
             self.until_kept(|ledger| {
                 ledger.snapshot(&snapshot)?;
-                ledger.append(now, event)
+                ledger.append(now, event, is_lasting(event))
             })
             .await;
         }
@@ -70,20 +70,33 @@ impl Daemon {
     pub(super) fn forget(&mut self) {
         let config = &self.resolved.config;
         let can_go_on = config.cluster.durability == Durability::Disk || config.checkpoint.every.is_some();
-        let is_over = matches!(self.end, Some(End::Complete | End::Failed(_)));
-        if !is_over && can_go_on {
+        let folder = &self.home.surroundings.journals;
+        if self.end != Some(End::Complete) && can_go_on {
+            if matches!(self.end, Some(End::Failed(_))) {
+                tracing::warn!(
+                    "what this server has of the run stays in {}: started again it goes on with that, or anew with --fresh",
+                    folder.display()
+                );
+            }
             return;
         }
         drop(self.ledger.take());
-        let folder = &self.home.surroundings.journals;
         if let Err(error) = journal::forget(folder) {
             tracing::warn!("{} cannot be removed: {error}", folder.display());
         }
     }
 }
 
-/// What changes nothing that a restarted coordinator needs: most events of a training run.
+/// What no power cut may take back: an incarnation is never given twice.
+const fn is_lasting(event: &ControlEvent) -> bool {
+    matches!(event, ControlEvent::Message { message: ToServer::Join(_), .. })
+}
+
+/// What changes nothing that a restarted coordinator needs: most events of a training run, and what strangers can do.
 fn is_passing(event: &ControlEvent) -> bool {
+    if matches!(event, ControlEvent::TurnedAway { .. }) {
+        return true;
+    }
     let ControlEvent::Message { message, .. } = event else { return false };
     matches!(
         message,

@@ -13,6 +13,7 @@ pub(crate) struct Counts {
     /// Transfers that arrive before one that was sent earlier over the same connection.
     pub(crate) overtakings: u64,
     pub(crate) crashes: u64,
+    pub(crate) told_to_go: u64,
     pub(crate) disks_lost: u64,
     pub(crate) freezes: u64,
     pub(crate) partings: u64,
@@ -37,7 +38,7 @@ pub(crate) struct Counts {
 
 impl Counts {
     /// The counts with their names.
-    pub(crate) const fn named(&self) -> [(&'static str, u64); 24] {
+    pub(crate) const fn named(&self) -> [(&'static str, u64); 25] {
         [
             ("workers crashed", self.worker_crashes),
             ("workers frozen", self.worker_freezes),
@@ -46,6 +47,7 @@ impl Counts {
             ("pushes that arrived twice", self.duplicates),
             ("transfers that overtook another", self.overtakings),
             ("servers crashed", self.crashes),
+            ("servers told to go", self.told_to_go),
             ("disks lost", self.disks_lost),
             ("servers frozen", self.freezes),
             ("ways between servers cut", self.partings),
@@ -74,6 +76,7 @@ impl Counts {
         self.duplicates += other.duplicates;
         self.overtakings += other.overtakings;
         self.crashes += other.crashes;
+        self.told_to_go += other.told_to_go;
         self.disks_lost += other.disks_lost;
         self.freezes += other.freezes;
         self.partings += other.partings;

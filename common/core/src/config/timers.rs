@@ -12,6 +12,10 @@ use super::{Cluster, Config};
 /// Times that a member (a worker at a server, a server at the coordinator) renews its lease within it.
 pub const RENEWALS: u32 = 3;
 
+/// Renewals after which a member that said nothing is called silent. One of them is nothing: whoever is asked for a word every third of a
+/// lease says it a little later than that, each time. Of two one is missing.
+pub const QUIET: u32 = 2;
+
 /// Times that a quiet QUIC connection says something within a lease.
 pub const KEEP_ALIVES: u32 = 4;
 
@@ -48,6 +52,12 @@ const SERVER_RETRY_MAX: Duration = Duration::from_secs(1);
 /// Bounds of a tick: a clock that is looked at more often costs, and one that is looked at less makes metrics late.
 const TICK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
 
+/// How long a member may say nothing before it is spoken of.
+#[must_use]
+pub fn quiet(lease: Duration) -> Duration {
+    lease * QUIET / RENEWALS
+}
+
 /// The timers of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timers {
@@ -59,6 +69,8 @@ pub struct Timers {
     pub keep_alive: Duration,
     /// A member renews its lease this often.
     pub renewal: Duration,
+    /// A member that was not heard for so long is spoken of: its lease is in danger.
+    pub quiet: Duration,
     /// A QUIC connection that hears nothing for so long is lost.
     pub idle: Duration,
     /// A peer that owes an answer and says nothing for so long is dialled anew.
@@ -128,6 +140,7 @@ impl Timers {
             tick: (lease / TICKS).clamp(TICK.0, TICK.1),
             keep_alive: lease / KEEP_ALIVES,
             renewal: lease / RENEWALS,
+            quiet: quiet(lease),
             idle: lease,
             answer: lease,
             retry: (lease / RETRIES).min(RETRY_MAX),
@@ -145,7 +158,7 @@ impl Timers {
 
     /// The table, the shortest first where nothing was set by hand.
     #[must_use]
-    pub fn rows(&self) -> [Timer; 16] {
+    pub fn rows(&self) -> [Timer; 17] {
         let timer = |name, value, from, below| Timer { name, value, from, below };
         let under = |name, value| Some(Below { name, value, or_equal: false });
         let within = |name, value| Some(Below { name, value, or_equal: true });
@@ -159,6 +172,7 @@ impl Timers {
             timer("attempt", self.attempt, "lease / 2, 0.5 s to 5 s", within("lease", self.lease)),
             timer("standstill", self.standstill, "lease / 2", under("lease", self.lease)),
             timer("wait report", self.wait_report, "cluster.wait_report_s, else lease / 2", None),
+            timer("quiet", self.quiet, "2 renewals", under("lease", self.lease)),
             timer("meeting", self.meeting, "lease", within("lease", self.lease)),
             timer("idle connection", self.idle, "lease", within("lease", self.lease)),
             timer("answer", self.answer, "lease", within("lease", self.lease)),
