@@ -4,7 +4,8 @@
 //! *Tasks* are pushes of peers; while the host cannot take any more in (a copy that counts is behind), they stay where they are, the sessions
 //! wait, and QUIC slows the peers down.
 
-use std::collections::VecDeque;
+mod deferred;
+
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use slackline_server_core::{Buffers, ShardEvent};
 use tokio::runtime::Runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
+use self::deferred::Deferred;
 use crate::budget::Room;
 use crate::directory::Leave;
 use crate::looks::Rows;
@@ -30,10 +32,6 @@ const INBOX_MAX: usize = 1024;
 
 /// Orders that may wait, and notes.
 const ORDERS_MAX: usize = 4096;
-
-/// Orders for a shard that takes none that are kept; beyond that, pulls and pushes without values are left out, which their workers
-/// repeat. Members can be waiting for so many at most, so it is peers that do not keep to the protocol which lose something.
-const DEFERRED_MAX: usize = 65_536;
 
 /// Frames of a log that may wait: as many gradients as fit in 16 MiB, and at least two.
 fn frames_max(keys: KeyRange) -> usize {
@@ -128,7 +126,7 @@ impl Owner {
         }
         let work = Work {
             host,
-            queues: Queues { noted, ordered, tasks, deferred: VecDeque::new() },
+            queues: Queues { noted, ordered, tasks, deferred: Deferred::default() },
             performer,
             tracer,
             effects: Vec::new(),
@@ -175,8 +173,7 @@ struct Queues {
     noted: mpsc::Receiver<Note>,
     ordered: mpsc::Receiver<Order>,
     tasks: mpsc::Receiver<Task>,
-    /// Orders for the shard that came while it could take none.
-    deferred: VecDeque<ShardEvent>,
+    deferred: Deferred,
 }
 
 /// What is done next.
@@ -252,10 +249,7 @@ impl Work {
         if self.host.takes_events() && self.queues.deferred.is_empty() {
             return self.shard(event);
         }
-        let can_be_repeated = matches!(event, ShardEvent::Pull { .. } | ShardEvent::Push(_));
-        if self.queues.deferred.len() < DEFERRED_MAX || !can_be_repeated {
-            self.queues.deferred.push_back(event);
-        }
+        self.queues.deferred.put(event);
     }
 
     fn note(&mut self, note: Note) {
@@ -345,7 +339,7 @@ impl Queues {
         if let Ok(note) = self.noted.try_recv() {
             return Some(Next::Note(note));
         }
-        if takes && let Some(event) = self.deferred.pop_front() {
+        if takes && let Some(event) = self.deferred.take() {
             return Some(Next::Deferred(event));
         }
         match self.ordered.try_recv() {

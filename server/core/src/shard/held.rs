@@ -4,7 +4,11 @@ use std::collections::BTreeMap;
 
 use slackline_core::consistency::Needs;
 use slackline_core::ids::{Clock, Incarnation, Moment, Sequence, SessionId, WorkerId};
+use slackline_core::limits::WORKER_COUNT_MAX;
 use slackline_core::wire::PullKind;
+
+/// Snapshots that may wait for a shard's values. More than there can be sessions at once: those beyond are of peers that have gone.
+const EARLY_SNAPSHOTS_MAX: usize = WORKER_COUNT_MAX as usize + 1024;
 
 /// A pull that waits, or is about to be served.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -107,11 +111,24 @@ impl HeldPulls {
                 self.own.insert(reader, held);
                 return;
             }
+        } else {
+            self.make_room_early(held.session);
         }
         match place {
             Place::Minimum(clock) => self.minimum.entry(clock).or_default().push(held),
             Place::Open(clock) => self.open.entry(clock).or_default().push(held),
             Place::Own | Place::Early => self.early.push(held),
+        }
+    }
+
+    /// Of the snapshots that a session asks for before there are values, the last waits; of peers that have gone, some may.
+    fn make_room_early(&mut self, session: SessionId) {
+        let is_snapshot = |held: &Held| held.gated_reader().is_none();
+        self.early.retain(|held| held.session != session || !is_snapshot(held));
+        if self.early.iter().filter(|held| is_snapshot(held)).count() >= EARLY_SNAPSHOTS_MAX
+            && let Some(oldest) = self.early.iter().position(is_snapshot)
+        {
+            self.early.remove(oldest);
         }
     }
 
@@ -198,5 +215,36 @@ fn take_up_to(kept: &mut BTreeMap<Clock, Vec<Held>>, clock: Option<Clock>, relea
             return;
         }
         released.extend(entry.remove());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(session: u64, request: u64) -> Held {
+        Held::new(SessionId(session), None, request, PullKind::Snapshot, Moment(0))
+    }
+
+    #[test]
+    fn snapshots_that_wait_for_values_are_bounded_for_one_session_and_for_all() {
+        let mut held = HeldPulls::default();
+        let reader = (WorkerId(0), Incarnation(1));
+        let kind = PullKind::Gated { clock: Clock(0), after: Sequence(0) };
+        held.put(Held::new(SessionId(3), Some(reader), 1, kind, Moment(0)), Waits::Start);
+        for request in 0..100 {
+            held.put(snapshot(3, request), Waits::Values);
+        }
+        let requests: Vec<_> = held.all().map(|held| held.request).collect();
+        assert_eq!(requests, [1, 99], "the last of the session, and its worker's gated pull");
+        let last = EARLY_SNAPSHOTS_MAX as u64 + 9;
+        for session in 0..=last {
+            held.put(snapshot(session, session), Waits::Values);
+        }
+        assert_eq!(held.all().count(), EARLY_SNAPSHOTS_MAX + 1);
+        held.check(false, None, Clock(0));
+        let newest = held.release(true, None, Clock(0)).pop();
+        assert_eq!(newest.map(|held| held.session), Some(SessionId(last)));
+        held.check(true, None, Clock(0));
     }
 }

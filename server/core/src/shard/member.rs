@@ -109,7 +109,9 @@ impl Shard {
         effects: &mut Vec<ShardEffect>,
     ) {
         let is_former = self.members.get(&worker).is_some_and(|member| member.incarnation > incarnation);
-        if is_former || self.gone.get(&(incarnation, worker)) == Some(&None) {
+        // The coordinator has heard how far a doubted one is, and decides with that: it must not get any further.
+        let is_doubted = self.doubts.contains_key(&(worker, incarnation));
+        if is_former || is_doubted || self.gone.get(&(incarnation, worker)) == Some(&None) {
             return;
         }
         self.held.forget(worker);
@@ -117,9 +119,7 @@ impl Shard {
         if self.members.get(&worker).is_some_and(|member| member.incarnation < incarnation) {
             self.remove(worker, effects);
         }
-        if let Some(former) = self.doubts.remove(&(worker, incarnation)) {
-            self.members.insert(worker, former);
-        } else if let Some(window) = self.gone.remove(&(incarnation, worker)).flatten() {
+        if let Some(window) = self.gone.remove(&(incarnation, worker)).flatten() {
             let member = Member::new(incarnation, window.watermark());
             self.members.insert(worker, Member { window, ..member });
         }

@@ -292,3 +292,31 @@ fn a_worker_that_nobody_knows_is_doubted_all_the_same_and_its_resolution_does_no
     world.shards[0].handle(Moment(1), resolve, &mut effects);
     assert!(effects.is_empty());
 }
+
+// By reading: the coordinator decides with what a shard has said of a worker that is gone; a server that was started again from its disk, and
+// knew of no fence, let the same incarnation in, and got further than the others.
+#[test]
+fn an_incarnation_that_is_doubted_gets_no_further() {
+    let life = Life::new(0, 0);
+    let mut world = World2::new(PolicySpec::Asp, 1);
+    let shard = &mut world.shards[0];
+    let mut handle = |event| {
+        let mut effects = Vec::new();
+        shard.handle(Moment(9), event, &mut effects);
+        effects
+    };
+    let (worker, incarnation) = (life.worker, life.incarnation);
+    handle(ShardEvent::Push(life.push(1, 0, LIVES)));
+    let effects = handle(ShardEvent::Remove { worker });
+    let doubt =
+        |effect: &ShardEffect| matches!(effect, ShardEffect::Doubt(doubt) if doubt.applied == Sequence(0));
+    assert!(effects.iter().any(doubt));
+    handle(life.enter(0, Standing::Active));
+    handle(ShardEvent::Commit { worker, incarnation, sequence: Sequence(1) });
+    let effects = handle(ShardEvent::Push(life.push(1, 0, LIVES)));
+    let fenced = |effect: &ShardEffect| matches!(effect, ShardEffect::Answer { pushed, .. } if pushed.outcome == PushOutcome::Fenced);
+    assert!(effects.iter().any(fenced), "{effects:?}");
+    handle(ShardEvent::Resolve { worker, incarnation, through: Sequence(0) });
+    assert!(taken(&world.shards[0].state()).is_empty());
+    assert_eq!(world.shards[0].staged_count(), 0);
+}
