@@ -20,10 +20,10 @@ fn reports(number: u64, batch: impl Into<Option<BatchIndex>>) -> Vec<BatchResult
     result(number, batch, Fate::Done { compute_us: 0 })
 }
 
-/// A worker of the model: its batches in hand, whether it waits for work, its clock.
+/// A worker of the model: its batches in hand with the clocks that they are for, whether it waits for work, the clock after that asked for.
 #[derive(Clone, Debug, Default)]
 struct Hand {
-    batches: Vec<BatchIndex>,
+    batches: Vec<(BatchIndex, u64)>,
     waits: bool,
     clock: u64,
     results: u64,
@@ -36,8 +36,10 @@ fn deliver(hands: &mut [Hand], grants: Vec<(WorkerId, Work)>) {
     for (worker, work) in grants {
         let hand = &mut hands[worker.0 as usize];
         match work {
-            Work::Batch { batch, .. } => {
-                hand.batches.push(batch);
+            Work::Batch { batch, enter, .. } => {
+                // Who had no work goes on at the clock that it is told.
+                hand.clock = enter.map_or(hand.clock, |enter| enter.0 + 1);
+                hand.batches.push((batch, hand.clock - 1));
                 hand.waits = false;
             }
             Work::Idle => {}
@@ -75,6 +77,7 @@ proptest! {
             } else if !hand.over && (!hand.waits || !hand.batches.is_empty()) {
                 // Ask ahead while one batch is in hand, as the real worker does.
                 let finished = if hand.batches.len() > 1 || hand.waits { Some(hand.batches.remove(0)) } else { None };
+                let finished = finished.map(|(batch, _)| batch);
                 done.extend(finished);
                 hand.results += u64::from(finished.is_some());
                 if !hand.waits { hand.clock += 1 + u64::from(action == 7); }
