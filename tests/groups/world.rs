@@ -315,6 +315,7 @@ fn control_settings(scenario: &Scenario) -> ControlSettings {
         steps: Steps::Parts,
         disk: Vec::new(),
         stop_on_bad_gradient: false,
+        coordinator_at: ServerId(0),
         coordinator: Some(CoordinatorSettings {
             policy: PolicySpec::Bsp,
             cut: cut(scenario),

@@ -48,6 +48,7 @@ impl World {
             steps: scenario.steps,
             disk,
             stop_on_bad_gradient: true,
+            coordinator_at: ServerId(0),
             coordinator: (index == 0).then_some(CoordinatorSettings {
                 sync: None,
                 policy: scenario.policy,

@@ -9,7 +9,7 @@ use slackline_core::wire::{Leave, Outcome, Text, ToServer};
 use crate::effect::Effect;
 use crate::error::WorkerError;
 use crate::session::State;
-use crate::worker::{COORDINATOR, Worker};
+use crate::worker::Worker;
 
 /// How long the answers to a step are waited for by a worker that was told to end. Whoever starts workers gives them five seconds.
 const STEP_WAIT: Duration = Duration::from_millis(2500);
@@ -67,7 +67,7 @@ impl Worker {
         if self.leaving.is_some() {
             return;
         }
-        if self.asking.has_result() && self.is_registered(COORDINATOR) {
+        if self.asking.has_result() && self.is_registered(self.settings.coordinator) {
             self.ask(self.clock, effects);
         }
         let unfinished =
@@ -100,7 +100,7 @@ impl Worker {
         let mut awaited = BTreeSet::new();
         for (server, session) in &mut self.sessions {
             if session.is_registered() {
-                let report = if *server == COORDINATOR { report.take() } else { None };
+                let report = if *server == self.settings.coordinator { report.take() } else { None };
                 session.send(ToServer::Leave(Leave { outcome: outcome.clone(), report }), now, effects);
                 awaited.insert(*server);
             }
