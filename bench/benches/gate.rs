@@ -56,6 +56,7 @@ impl Rounds {
             batch: None,
             steps: Steps::Parts,
             guard: Guard::default(),
+            buffers: Default::default(),
         };
         let mut rounds = Self {
             shard: Shard::new(settings),

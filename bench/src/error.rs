@@ -40,6 +40,12 @@ pub enum BenchError {
     /// Another process did or sent what it should not.
     #[error("another process did not do as it should: {0}")]
     Protocol(String),
+    /// A server that has just started does not know its shards yet.
+    #[error("a server does not know its shards yet")]
+    NotReady,
+    /// What was measured is beyond what was allowed.
+    #[error("{0}")]
+    Beyond(String),
     /// A process ended, or said something that makes no sense.
     #[error("{name} {text}; its errors are above")]
     Child {

@@ -106,8 +106,13 @@ impl Processes {
 
     /// Memory of the largest of these at its peak; none where /proc does not tell.
     pub(crate) fn peak_bytes(&self, places: Range<usize>) -> Option<u64> {
-        let peaks = self.processes[places].iter().map(|process| peak_bytes(process.child.id()));
+        let peaks = self.processes[places].iter().map(|process| memory(process.child.id(), "VmHWM:"));
         peaks.collect::<Option<Vec<u64>>>()?.into_iter().max()
+    }
+
+    /// Memory that each of these has at present; none where /proc does not tell.
+    pub(crate) fn resident_bytes(&self, places: Range<usize>) -> Option<Vec<u64>> {
+        self.processes[places].iter().map(|process| memory(process.child.id(), "VmRSS:")).collect()
     }
 
     /// Ends them, the last first, and looks at how they ended.
@@ -152,8 +157,9 @@ fn processor_seconds(process: u32) -> Option<f64> {
     Some((ticks(14)? + ticks(15)?) / TICKS_PER_SECOND)
 }
 
-fn peak_bytes(process: u32) -> Option<u64> {
+/// A line of the memory of a process.
+fn memory(process: u32, line: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let kibibytes = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kibibytes = status.lines().find_map(|found| found.strip_prefix(line))?;
     Some(kibibytes.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }

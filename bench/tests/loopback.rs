@@ -24,3 +24,44 @@ fn a_configuration_that_is_refused_is_said_before_anything_starts() {
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("transport.streams"));
 }
+
+/// Runs it; what it printed as JSON, and whether it was content.
+fn loopback(arguments: &[&str]) -> (serde_json::Value, bool, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_loopback")).args(arguments).arg("--json").output().unwrap();
+    let said = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    (said, output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+// A server had every push of a model whole, twice the model a worker: four times the model in all.
+#[test]
+fn a_model_larger_than_a_sessions_buffers_passes_through_them_and_its_workers_wait() {
+    let cell = ["--mib", "96", "--workers", "2", "--servers", "1", "--rounds", "1", "--repeats", "1"];
+    let small = ["--set", "transport.session_bytes=8388608", "--set", "cluster.shard_bytes=1048576"];
+    for sets in [&[][..], &small[..]] {
+        let (cells, is_within, said) = loopback(&[&cell[..], sets, &["--within-limit"]].concat());
+        assert!(is_within, "{said}{cells:#}");
+        let cell = &cells[0];
+        let mib = |name: &str| cell[name].as_f64().unwrap();
+        assert!((mib("server_state_mib") - 96.0).abs() < 1.0, "{cells:#}");
+        assert!(cell["server_peak_mib"]["max"].as_f64().unwrap() <= mib("server_limit_mib"), "{cells:#}");
+        assert!(cell["busy_ms"][0].as_u64().unwrap() > 0, "nobody had to wait: {cells:#}");
+    }
+}
+
+#[test]
+fn a_limit_that_is_not_kept_is_an_error() {
+    let cell = ["--mib", "8", "--workers", "1", "--servers", "1", "--rounds", "1", "--repeats", "1"];
+    // Room for two shards there always is, and so large a shard has more than the limit allows.
+    let over = ["--set", "transport.session_bytes=1048576", "--set", "cluster.shard_bytes=8388608"];
+    let (cells, is_within, said) = loopback(&[&cell[..], &over, &["--within-limit"]].concat());
+    assert!(!is_within && said.contains("more memory than it may"), "{said}{cells:#}");
+}
+
+#[test]
+fn many_pushes_leave_nothing_in_memory() {
+    let cell = ["--mib", "1", "--workers", "2", "--servers", "1", "--set", "cluster.shards_per_server=64"];
+    let (steady, is_steady, said) =
+        loopback(&[&cell[..], &["--pushes", "20000", "--growth-mib", "4"]].concat());
+    assert!(is_steady, "{said}{steady:#}");
+    assert!(steady["pushes"].as_u64().unwrap() >= 20_000, "{steady:#}");
+}

@@ -171,11 +171,17 @@ impl Daemon {
                 Happening::Signal(_) if self.memory.lost.is_some() => interrupted = true,
                 Happening::Signal(reason) => {
                     interrupted = true;
-                    self.event(ControlEvent::Interrupt { reason: reason.to_owned() }).await;
+                    self.event(ControlEvent::Leave { reason: reason.to_owned() }).await;
+                    if self.control.is_going() {
+                        tracing::info!(
+                            "{reason}: goes when the coordinator knows; once more ends it at once"
+                        );
+                    }
                 }
             }
             let stays = self.end == Some(End::Complete) && !self.resolved.config.cluster.exit_when_done;
-            if interrupted || self.is_deposed || (self.end.is_some() && !stays) {
+            let leaves = interrupted && !self.control.is_going();
+            if leaves || self.is_deposed || (self.end.is_some() && !stays) {
                 break;
             }
         }

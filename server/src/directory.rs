@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 use slackline_core::ids::{Incarnation, SessionId, WorkerId};
+use slackline_core::limits::SHARDS_PER_SERVER_MAX;
 use slackline_core::wire::{ToPeer, TransferHeader};
-use slackline_net::{CloseCode, Connection};
+use slackline_net::{CloseCode, Connection, SharedValues};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::budget::{Budget, Room};
 
 /// What a session is to send.
 #[derive(Debug)]
@@ -27,20 +30,55 @@ pub(crate) enum Outgoing {
 pub(crate) struct Values {
     pub(crate) header: TransferHeader,
     /// One buffer for all who pull the same version.
-    pub(crate) values: Arc<Vec<f32>>,
-    /// Its place among the transfers of the session; given back when QUIC has taken all.
-    pub(crate) _place: OwnedSemaphorePermit,
+    pub(crate) values: SharedValues,
+    pub(crate) _place: Place,
 }
 
-/// Shards of one server at most, by the bound of `cluster.shards_per_server`.
-const SHARDS_MAX: usize = 256;
+/// The place of values among the transfers of a session; given back when QUIC has taken all of them.
+#[derive(Debug)]
+pub(crate) struct Place {
+    _permit: OwnedSemaphorePermit,
+}
+
+/// What values need to be handed to a session.
+#[derive(Debug)]
+pub(crate) struct Leave {
+    pub(crate) place: Place,
+    /// Room in its memory, for as long as the values are in use.
+    pub(crate) room: Room,
+}
+
+/// What a session answers to the wish to hand it values.
+pub(crate) enum Asked {
+    /// They may go.
+    Leave(Leave),
+    /// There is a place, and no room yet.
+    Wait(Wait),
+    /// It is gone.
+    Gone,
+}
+
+/// Values wait for room in the memory of a session, where nobody keeps them meanwhile.
+pub(crate) struct Wait {
+    place: Place,
+    budget: Budget,
+    bytes: u64,
+}
+
+impl Wait {
+    /// Once there is room; none when the session has ended.
+    pub(crate) async fn leave(self) -> Option<Leave> {
+        let Self { place, budget, bytes } = self;
+        Some(Leave { place, room: budget.take(bytes).await? })
+    }
+}
 
 /// Messages that one session may have waiting; a peer that does not read them is cut off. One step of a worker is at most three a
 /// shard (the answer to its push, the values of its next pull, those of an evaluation) and a few of control.
-pub(crate) const OUTGOING_MAX: usize = 4 * SHARDS_MAX;
+pub(crate) const OUTGOING_MAX: usize = 4 * SHARDS_PER_SERVER_MAX as usize;
 
 /// Transfers of values that one session may have waiting or under way: those of one step, and some that QUIC has not quite taken
-/// when the peer asks for the next. Each keeps one version of a shard in memory.
+/// when the peer asks for the next. Those that have room, too, keep one version of a shard in memory each.
 const fn values_max(shards: usize) -> usize {
     8 + 2 * shards
 }
@@ -53,6 +91,8 @@ struct Peer {
     worker: Option<(WorkerId, Incarnation)>,
     /// Places for transfers of values.
     places: Arc<Semaphore>,
+    /// Room for them.
+    leaving: Budget,
     /// Times that a status was asked for and not sent yet.
     statuses: u32,
 }
@@ -70,9 +110,16 @@ impl Directory {
         Self { peers: DashMap::new(), values_max: values_max(shards) }
     }
 
-    pub(crate) fn insert(&self, session: SessionId, outgoing: Sender<Outgoing>, connection: Connection) {
+    /// `leaving` is the room for values on their way to it.
+    pub(crate) fn insert(
+        &self,
+        session: SessionId,
+        outgoing: Sender<Outgoing>,
+        connection: Connection,
+        leaving: Budget,
+    ) {
         let places = Arc::new(Semaphore::new(self.values_max));
-        self.peers.insert(session, Peer { outgoing, connection, worker: None, places, statuses: 0 });
+        self.peers.insert(session, Peer { outgoing, connection, worker: None, places, leaving, statuses: 0 });
     }
 
     /// The round trips to the workers, by name; for a status and the log.
@@ -84,7 +131,9 @@ impl Directory {
     }
 
     pub(crate) fn remove(&self, session: SessionId) {
-        self.peers.remove(&session);
+        if let Some((_, peer)) = self.peers.remove(&session) {
+            peer.leaving.close();
+        }
     }
 
     /// From now on the session speaks for this worker.
@@ -92,6 +141,11 @@ impl Directory {
         if let Some(mut peer) = self.peers.get_mut(&session) {
             peer.worker = worker;
         }
+    }
+
+    /// Whether there is such a session.
+    pub(crate) fn has(&self, session: SessionId) -> bool {
+        self.peers.contains_key(&session)
     }
 
     pub(crate) fn worker_of(&self, session: SessionId) -> Option<(WorkerId, Incarnation)> {
@@ -122,23 +176,37 @@ impl Directory {
         }
     }
 
-    /// Hands values to a session, with the same rule.
-    pub(crate) fn send_values(&self, session: SessionId, header: TransferHeader, values: Arc<Vec<f32>>) {
-        let Some(places) = self.peers.get(&session).map(|peer| peer.places.clone()) else {
-            return;
+    /// Whether a session takes so many bytes of values. One that has no place left for them is cut, by the same rule.
+    pub(crate) fn ask(&self, session: SessionId, bytes: u64) -> Asked {
+        let found = self.peers.get(&session).map(|peer| (peer.places.clone(), peer.leaving.clone()));
+        let Some((places, budget)) = found else { return Asked::Gone };
+        let Ok(permit) = places.try_acquire_owned() else {
+            self.cut(session, "the peer pulls values and does not take them");
+            return Asked::Gone;
         };
-        match places.try_acquire_owned() {
-            Ok(place) => {
-                self.send(session, Outgoing::Values(Box::new(Values { header, values, _place: place })))
-            }
-            Err(_) => self.cut(session, "the peer pulls values and does not take them"),
+        let place = Place { _permit: permit };
+        match budget.try_take(bytes) {
+            Some(room) => Asked::Leave(Leave { place, room }),
+            None => Asked::Wait(Wait { place, budget, bytes }),
         }
+    }
+
+    /// Hands values to a session that has a place for them.
+    pub(crate) fn send_values(
+        &self,
+        session: SessionId,
+        header: TransferHeader,
+        values: SharedValues,
+        place: Place,
+    ) {
+        self.send(session, Outgoing::Values(Box::new(Values { header, values, _place: place })));
     }
 
     /// Ends a session. Its writer may be waiting for the peer, so the connection itself is closed: that ends every wait.
     fn cut(&self, session: SessionId, reason: &str) {
         if let Some((_, peer)) = self.peers.remove(&session) {
             tracing::warn!(session = session.0, address = %peer.connection.remote(), "{reason}; its session is cut");
+            peer.leaving.close();
             peer.connection.close(CloseCode::Refused, reason);
         }
     }
@@ -161,19 +229,31 @@ mod tests {
 
     const SESSION: SessionId = SessionId(1);
 
-    /// A session whose writer never takes anything.
-    async fn stuck() -> (Directory, mpsc::Receiver<Outgoing>, Pair) {
+    /// A session whose writer never takes anything, with room for so many bytes.
+    async fn stuck(room: u64) -> (Directory, mpsc::Receiver<Outgoing>, Pair) {
         let pair = Pair::meet().await;
         let directory = Directory::new(3);
         let (outgoing, waiting) = mpsc::channel(OUTGOING_MAX);
-        directory.insert(SESSION, outgoing, pair.server.clone());
+        directory.insert(SESSION, outgoing, pair.server.clone(), Budget::new(room, 1));
         (directory, waiting, pair)
+    }
+
+    /// Values of four keys for the session, if it takes them at once.
+    fn sent(directory: &Directory, values: &Arc<Vec<f32>>) -> bool {
+        match directory.ask(SESSION, 1024) {
+            Asked::Leave(Leave { place, room }) => {
+                let values = SharedValues::from(values.clone()).with_end(room);
+                directory.send_values(SESSION, values_header(4), values, place);
+                true
+            }
+            Asked::Wait(_) | Asked::Gone => false,
+        }
     }
 
     // The session was forgotten, and its writer waited for the peer for as long as that stayed connected.
     #[tokio::test]
     async fn a_peer_that_reads_nothing_loses_its_connection() {
-        let (directory, _waiting, pair) = stuck().await;
+        let (directory, _waiting, pair) = stuck(1 << 20).await;
         for _ in 0..OUTGOING_MAX {
             directory.send(SESSION, Outgoing::Message(ToPeer::Goodbye));
         }
@@ -185,25 +265,43 @@ mod tests {
 
     #[tokio::test]
     async fn a_peer_that_takes_no_values_keeps_a_bounded_number_of_versions() {
-        let (directory, mut waiting, pair) = stuck().await;
+        let (directory, mut waiting, pair) = stuck(1 << 20).await;
         let versions: Vec<_> = (0..100).map(|version| Arc::new(vec![version as f32; 4])).collect();
         let kept = || versions.iter().filter(|version| Arc::strong_count(version) > 1).count();
-        for values in &versions[..values_max(3)] {
-            directory.send_values(SESSION, values_header(4), values.clone());
-        }
+        assert!(versions[..values_max(3)].iter().all(|values| sent(&directory, values)));
         assert!(pair.server.is_open());
         // A place is free again once a transfer is through.
         drop(waiting.recv().await);
-        for values in &versions[values_max(3)..] {
-            directory.send_values(SESSION, values_header(4), values.clone());
-        }
+        assert!(sent(&directory, &versions[values_max(3)]));
+        assert!(versions[values_max(3) + 1..].iter().all(|values| !sent(&directory, values)));
         assert!(!pair.server.is_open());
         assert_eq!(kept(), values_max(3));
     }
 
     #[tokio::test]
+    async fn values_beyond_the_room_of_a_session_wait_for_those_before_them() {
+        let (directory, mut waiting, _pair) = stuck(3 * 1024).await;
+        let values = Arc::new(vec![0.0; 4]);
+        assert_eq!((0..3).filter(|_| sent(&directory, &values)).count(), 3);
+        let Asked::Wait(wait) = directory.ask(SESSION, 1024) else { panic!("there is no room") };
+        let leave = tokio::spawn(wait.leave());
+        tokio::task::yield_now().await;
+        assert!(!leave.is_finished());
+        // Quinn has the values until they are acknowledged, whatever else has let them go.
+        let Some(Outgoing::Values(first)) = waiting.recv().await else { panic!("values were sent") };
+        let Values { values: unacknowledged, _place, .. } = *first;
+        drop(_place);
+        tokio::task::yield_now().await;
+        assert!(!leave.is_finished());
+        drop(unacknowledged);
+        assert!(leave.await.unwrap().is_some());
+        directory.remove(SESSION);
+        assert!(matches!(directory.ask(SESSION, 1), Asked::Gone));
+    }
+
+    #[tokio::test]
     async fn wishes_for_a_status_while_one_is_made_are_answered_together() {
-        let (directory, _waiting, _pair) = stuck().await;
+        let (directory, _waiting, _pair) = stuck(1 << 20).await;
         let began: Vec<_> = (0..3).map(|_| directory.begin_status(SESSION)).collect();
         assert_eq!(began, [true, false, false]);
         assert_eq!(directory.end_status(SESSION), 3);

@@ -206,7 +206,7 @@ async fn read(
     shared: &Shared,
 ) -> Result<(), String> {
     let text = |error: LogError| error.to_string();
-    let mut assembler = Assembler::new(opening.shard, owner.keys);
+    let mut assembler = Assembler::new(opening.shard, owner.keys).with(owner.buffers.clone());
     while let Some(arrived) = receiver.receive().await.map_err(text)? {
         let no_sense = |error: FrameError| error.to_string();
         let head: Head = wire::decode(&arrived.bytes).map_err(|error| error.to_string())?;

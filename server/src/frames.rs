@@ -11,9 +11,9 @@ use slackline_core::ids::{Clock, Generation, KeyRange, Moment, ServerId, ShardId
 use slackline_core::limits::{WORKER_COUNT_MAX, WORKER_EVER_MAX};
 use slackline_core::wire::{self, WireError};
 use slackline_net::log::Payload;
-use slackline_server_core::ShardEvent;
 use slackline_server_core::replica::{Entry, Frame, Index};
 use slackline_server_core::shard::{Push, ShardState, StateArray};
+use slackline_server_core::{Buffers, ShardEvent};
 
 pub(crate) use event::Event;
 use event::{MEMBER_BYTES, members_bytes};
@@ -207,6 +207,8 @@ pub(crate) struct Assembler {
     shard: ShardId,
     keys: KeyRange,
     building: Option<Building>,
+    /// Where gradients go.
+    buffers: Buffers,
 }
 
 #[derive(Debug)]
@@ -221,8 +223,13 @@ struct Building {
 }
 
 impl Assembler {
-    pub(crate) const fn new(shard: ShardId, keys: KeyRange) -> Self {
-        Self { shard, keys, building: None }
+    pub(crate) fn new(shard: ShardId, keys: KeyRange) -> Self {
+        Self { shard, keys, building: None, buffers: Buffers::default() }
+    }
+
+    /// The same, with buffers that gradients are put into.
+    pub(crate) fn with(self, buffers: Buffers) -> Self {
+        Self { buffers, ..self }
     }
 
     /// Bytes of a payload at most.
@@ -240,7 +247,7 @@ impl Assembler {
                 if bytes != self.keys.len * 4 {
                     return Err(FrameError::Length(bytes / 4, self.keys.len));
                 }
-                Ok(Content::Values(vec![0.0; self.keys.len as usize]))
+                Ok(Content::Values(self.buffers.take(self.keys.len as usize)))
             }
             Head::Entry { event: Event::Lead { .. }, .. } => {
                 let most = u64::from(WORKER_COUNT_MAX) * MEMBER_BYTES as u64;

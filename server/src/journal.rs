@@ -32,7 +32,7 @@ use crate::frames::{Head, Opening, Piece, pieces};
 use crate::owner::Note;
 use crate::words::Word;
 
-pub(crate) use disk::{Disk, File, Real};
+pub(crate) use disk::{Disk, File, Real, make_folders};
 use framing::{FRONT_BYTES, front};
 pub(crate) use read::{JournalError, find, load};
 
@@ -50,8 +50,10 @@ const STEP: Duration = Duration::from_millis(50);
 
 /// What the thread is asked to write.
 enum Order {
-    /// The shard leads in this generation.
+    /// The shard leads on, in this generation.
     Term(Generation),
+    /// The shard leads again, in this generation: nothing is added to what lies there from before.
+    Begin(Generation),
     Frame(Frame),
 }
 
@@ -84,8 +86,13 @@ impl Journal {
         Ok(Self { orders: Some(orders), thread: Some(thread) })
     }
 
+    /// What follows is of this generation, and what is there is whole for it.
     pub(crate) fn term(&self, generation: Generation) {
         self.order(Order::Term(generation));
+    }
+
+    pub(crate) fn begin(&self, generation: Generation) {
+        self.order(Order::Begin(generation));
     }
 
     pub(crate) fn write(&self, frame: Frame) {
@@ -139,13 +146,17 @@ impl Writer {
                     let frame = Frame::State { index, at, state };
                     self.until_done(|writer| writer.begin(&frame)).map(|()| Some(index))
                 }
+                Order::Begin(generation) => {
+                    (self.opening.generation, self.current) = (generation, None);
+                    Some(None)
+                }
                 first => {
                     let mut batch = Batch::default();
                     batch.add(first);
                     while batch.bytes < BATCH_BYTES {
                         match orders.try_recv() {
-                            Ok(state @ Order::Frame(Frame::State { .. })) => {
-                                next = Some(state);
+                            Ok(other @ (Order::Begin(_) | Order::Frame(Frame::State { .. }))) => {
+                                next = Some(other);
                                 break;
                             }
                             Ok(order) => batch.add(order),
@@ -261,6 +272,8 @@ impl Writer {
                         let piece = Piece::of(&Head::Term(*generation), Payload::default());
                         out.piece(&piece.map_err(io::Error::other)?)?;
                     }
+                    // One of these begins a batch of its own.
+                    Order::Begin(_) => {}
                     Order::Frame(frame) => {
                         for piece in pieces(frame.clone()) {
                             out.piece(&piece.map_err(io::Error::other)?)?;
@@ -314,7 +327,7 @@ impl Order {
     const fn generation(&self) -> Option<Generation> {
         match self {
             Self::Term(generation) => Some(*generation),
-            Self::Frame(_) => None,
+            Self::Begin(_) | Self::Frame(_) => None,
         }
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod local;
 use std::path::PathBuf;
 
 use slackline_core::ids::Moment;
+use slackline_core::wire::ToServer;
 use slackline_server_core::ControlEvent;
 
 use local::Local;
@@ -29,6 +30,14 @@ pub enum LedgerError {
         path: PathBuf,
         /// Why.
         source: Box<redb::Error>,
+    },
+    /// Events that were durable are not what was written.
+    #[error("{} is damaged at byte {at}, before its end: the disk has lost what it had; start anew with --fresh, or go on from a checkpoint with --resume", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        at: u64,
     },
     /// It is of another run.
     #[error(
@@ -101,7 +110,9 @@ impl Ledger {
     pub(crate) async fn keep(&mut self, keep: Keep<'_>) -> Result<(), LedgerError> {
         match self {
             Self::Local(local) => match keep {
-                Keep::Events(events) => local.append(events),
+                Keep::Events(events) => {
+                    local.append(events, events.iter().any(|(_, event)| is_lasting(event)))
+                }
                 Keep::Snapshot(snapshot) => local.snapshot(snapshot),
                 Keep::Map(map) => local.map(map),
             },
@@ -144,4 +155,9 @@ impl Ledger {
             Self::Etcd(_) => true,
         }
     }
+}
+
+/// What no power cut may take back: an incarnation is never given twice.
+const fn is_lasting(event: &ControlEvent) -> bool {
+    matches!(event, ControlEvent::Message { message: ToServer::Join(_), .. })
 }

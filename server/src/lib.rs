@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod budget;
 mod coordinator_link;
 mod daemon;
 mod directory;

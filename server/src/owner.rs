@@ -7,19 +7,21 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use slackline_core::ids::{Generation, KeyRange, Moment, ServerId, ShardId};
 use slackline_core::limits::STATUS_ROWS_MAX;
 use slackline_core::wire::Place;
 use slackline_net::log::Hold;
-use slackline_server_core::ShardEvent;
 use slackline_server_core::replica::{Frame, Host, HostEffect, HostEvent, HostSettings, Role};
+use slackline_server_core::{Buffers, ShardEvent};
 use tokio::runtime::Runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
+use crate::budget::Room;
+use crate::directory::Leave;
 use crate::looks::Rows;
-use crate::performer::{Performer, Surroundings};
+use crate::performer::{Performer, Pulled, Surroundings};
 use crate::tracer::{Arrival, Tracer};
 use crate::words::Word;
 
@@ -44,6 +46,17 @@ pub(crate) struct Task {
     pub(crate) event: ShardEvent,
     /// When all of it was in memory.
     pub(crate) arrived: Instant,
+    /// How long it had waited at its worker for room here.
+    pub(crate) waited: Duration,
+    /// That room, until the shard has taken it up.
+    pub(crate) _room: Option<Room>,
+}
+
+impl Task {
+    /// How long this server has been too busy for it.
+    fn busy(&self) -> Duration {
+        self.waited + self.arrived.elapsed()
+    }
 }
 
 /// What control wants of a shard.
@@ -68,6 +81,8 @@ pub(crate) enum Note {
     LogOpen { number: u64, holds: mpsc::UnboundedSender<Hold> },
     /// A frame of that log.
     Frame { number: u64, generation: Generation, frame: Frame, _place: OwnedSemaphorePermit },
+    /// A session has room for values that it pulled before.
+    Room(Pulled, Leave),
     /// The rows for a status; none where the shard is not led here.
     Look(oneshot::Sender<Option<Rows>>),
     /// An end without order.
@@ -86,30 +101,27 @@ pub(crate) struct Owner {
     pub(crate) frames: Arc<Semaphore>,
     /// The last place that control has told.
     place: Arc<Mutex<Option<Place>>>,
-    spare: Spare,
+    pub(crate) buffers: Buffers,
 }
-
-/// Gradient buffers kept for reuse. A lock, since the network's thread takes buffers that the shard's gives back; held for a push or a pop.
-pub(crate) type Spare = Arc<Mutex<Vec<Vec<f32>>>>;
 
 impl Owner {
     /// Starts the thread. It ends when all handles are gone; its last word is [`Word::Ended`], even where it panics.
     pub(crate) fn start(
-        settings: HostSettings,
+        mut settings: HostSettings,
         surroundings: &Arc<Surroundings>,
         tracer: Option<Tracer>,
     ) -> std::io::Result<(Self, JoinHandle<()>)> {
         let (inbox, tasks) = mpsc::channel(INBOX_MAX);
         let (orders, ordered) = mpsc::channel(ORDERS_MAX);
         let (notes, noted) = mpsc::channel(ORDERS_MAX);
-        let spare = Spare::default();
         let place = Arc::default();
-        let keys = settings.shard.keys;
+        let (keys, buffers) = (settings.shard.keys, surroundings.buffers.clone());
+        settings.shard.buffers = buffers.clone();
         let frames = Arc::new(Semaphore::new(frames_max(keys)));
-        let owner = Self { keys, inbox, orders, notes: notes.clone(), frames, place, spare: spare.clone() };
+        let owner = Self { keys, inbox, orders, notes: notes.clone(), frames, place, buffers };
         let id = settings.shard.id;
         let ending = Ending { shard: id, surroundings: surroundings.clone() };
-        let performer = Performer::new(&settings, surroundings.clone(), notes, spare);
+        let performer = Performer::new(&settings, surroundings.clone(), notes);
         let mut host = Host::new(settings);
         if tracer.is_some() {
             host.trace();
@@ -134,8 +146,7 @@ impl Owner {
 
     /// A buffer of the shard's length; what is in it has no meaning.
     pub(crate) fn buffer(&self) -> Vec<f32> {
-        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        spare.unwrap_or_else(|| vec![0.0; self.keys.len as usize])
+        self.buffers.take(self.keys.len as usize)
     }
 
     /// Where the shard lies, as control has told.
@@ -195,8 +206,9 @@ impl Work {
                 Next::Note(note) => self.note(note),
                 Next::Order(Order::Host(event)) => self.host(event),
                 Next::Order(Order::Shard(event)) => self.order(event),
-                Next::Task(Task { event, arrived }) => {
-                    self.performer.taken_up(&event, arrived);
+                Next::Task(task) => {
+                    self.performer.taken_up(&task.event, task.busy());
+                    let Task { event, _room, .. } = task;
                     self.shard(event);
                 }
                 Next::Deferred(event) => self.shard(event),
@@ -265,6 +277,12 @@ impl Work {
                     self.host(HostEvent::Frame { generation, frame });
                 }
             }
+            Note::Room(pulled, leave) => {
+                if self.host.role() == Role::Leading && self.performer.has_room(pulled, leave) {
+                    let Pulled { session, reader, request, kind, .. } = pulled;
+                    self.order(ShardEvent::Pull { session, reader, request, kind });
+                }
+            }
             // Whoever asked may have gone.
             Note::Look(answer) => drop(answer.send(self.rows())),
             #[cfg(test)]
@@ -299,7 +317,7 @@ impl Work {
 
     fn host(&mut self, event: HostEvent) {
         let now = self.performer.now();
-        self.performer.before(&event);
+        self.performer.before(&event, self.host.role() == Role::Leading);
         self.host.handle(now, event, &mut self.effects);
         self.settle(now, None);
     }

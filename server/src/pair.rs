@@ -65,6 +65,7 @@ pub(crate) fn surroundings_at(
         config_hash: resolved().hash(),
         began: Instant::now(),
         directory: Arc::new(Directory::new(1)),
+        buffers: slackline_server_core::Buffers::default(),
         words,
         runtime: tokio::runtime::Handle::current(),
         links: Arc::new(links),

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use slackline_core::collective::buckets;
-use slackline_core::config::{Allreduce, Config, OnBadGradient, OnNorm, Resolved};
+use slackline_core::config::{Allreduce, Config, Durability, OnBadGradient, OnNorm, Resolved};
 use slackline_core::consistency::PolicySpec;
 use slackline_core::ids::{ServerId, ShardId};
 use slackline_core::layout::Layout;
 use slackline_server_core::control::{AllreduceSettings, CoordinatorSettings};
 use slackline_server_core::record::Asked;
-use slackline_server_core::{ControlSettings, HostSettings, ShardSettings};
+use slackline_server_core::{Buffers, ControlSettings, HostSettings, ShardSettings};
 
 use crate::files::Heading;
 
@@ -34,6 +34,7 @@ pub fn all_shards(config: &Config) -> BTreeMap<ShardId, ShardSettings> {
             batch: config.train.proportional.then_some(config.cut().unit * config.cut().units),
             steps: config.cluster.steps,
             guard: config.guard,
+            buffers: Default::default(),
         };
         (id, settings)
     };
@@ -53,6 +54,16 @@ pub fn host_settings(server: ServerId, config: &Config, shard: ShardId) -> Optio
     let shard = all_shards(config).remove(&shard)?;
     let (durability, replicas) = (config.cluster.durability, config.cluster.replicas);
     Some(HostSettings { server, shard, durability, replicas })
+}
+
+/// Gradients of one shard that are kept for reuse at most, where all have been in use at once.
+const BUFFERS_PER_SHARD: usize = 64;
+
+/// The buffers of a server, on which each of these shards can come to lie.
+#[must_use]
+pub fn buffers(shards: &BTreeMap<ShardId, ShardSettings>) -> Buffers {
+    let longest = shards.values().map(|settings| settings.keys.len).max().unwrap_or_default();
+    Buffers::new(longest as usize, BUFFERS_PER_SHARD * shards.len())
 }
 
 /// What the summary of a run begins with.
@@ -94,6 +105,7 @@ pub fn control_settings(index: ServerId, resolved: &Resolved, boot: u64) -> Cont
         shards,
         steps: config.cluster.steps,
         disk: Vec::new(),
+        on_disk: config.cluster.durability == Durability::Disk,
         stop_on_bad_gradient: config.consistency.on_bad_gradient == OnBadGradient::Stop
             || config.guard.on_norm == OnNorm::Stop,
         coordinator_at: config.coordinator(),

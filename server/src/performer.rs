@@ -2,30 +2,31 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use slackline_core::ids::{
     Clock, Generation, Incarnation, KeyRange, Moment, Sequence, ServerId, SessionId, ShardId, WorkerId,
 };
-use slackline_core::wire::{Dtype, Origin, Place, Pushed, Served, ToPeer, TransferHeader, TransferKind};
+use slackline_core::wire::{
+    Dtype, Origin, Place, PullKind, Pushed, Served, ToPeer, TransferHeader, TransferKind,
+};
+use slackline_net::SharedValues;
 use slackline_net::log::Hold;
-use slackline_server_core::replica::{Frame, HostEffect, HostEvent, HostSettings, Index};
+use slackline_server_core::replica::{Frame, HostEffect, HostEvent, HostSettings, Kept};
 use slackline_server_core::shard::Push;
-use slackline_server_core::{Notice, ShardEffect, ShardEvent};
+use slackline_server_core::{Buffers, Notice, ShardEffect, ShardEvent};
 use tokio::sync::mpsc;
 
-use crate::directory::{Directory, Outgoing};
+use crate::budget::Room;
+use crate::directory::{Asked, Directory, Leave, Outgoing};
 use crate::feeds::Feed;
 use crate::frames::Opening;
 use crate::journal::{self, Disk, Journal};
 use crate::links::Links;
-use crate::owner::{Note, Spare};
+use crate::owner::Note;
 use crate::saver::Saver;
 use crate::words::Word;
-
-/// Gradient buffers kept for reuse.
-const SPARE_MAX: usize = 64;
 
 /// Pushes whose time in the queue is remembered until their answer. Those of workers that are gone are never answered.
 const TIMED_MAX: usize = 16 * 1024;
@@ -37,6 +38,8 @@ pub(crate) struct Surroundings {
     pub(crate) config_hash: u64,
     pub(crate) began: Instant,
     pub(crate) directory: Arc<Directory>,
+    /// Of the length of a shard, for all of them.
+    pub(crate) buffers: Buffers,
     /// See [`Word`].
     pub(crate) words: mpsc::UnboundedSender<Word>,
     /// The network's.
@@ -57,17 +60,52 @@ impl Surroundings {
     }
 }
 
+/// A pull that was served.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pulled {
+    pub(crate) session: SessionId,
+    pub(crate) reader: Option<(WorkerId, Incarnation)>,
+    pub(crate) request: u64,
+    pub(crate) kind: PullKind,
+    /// Microseconds that the shard had held it.
+    held_us: u64,
+}
+
+impl Pulled {
+    fn is_same(&self, other: &Self) -> bool {
+        (self.session, self.request, self.kind) == (other.session, other.request, other.kind)
+    }
+}
+
+/// Values on their way to a peer: when it has them all, their buffer can be used again and there is room for others.
+struct Lent {
+    values: Option<Arc<Vec<f32>>>,
+    buffers: Buffers,
+    _room: Room,
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(values) = self.values.take() {
+            self.buffers.put_shared(values);
+        }
+    }
+}
+
 /// See the module.
 pub(crate) struct Performer {
     shard: ShardId,
     keys: KeyRange,
     surroundings: Arc<Surroundings>,
     notes: mpsc::Sender<Note>,
-    spare: Spare,
-    /// Microseconds that a push lay in the queue.
+    /// Microseconds that a push waited for room or lay in the queue.
     busy: BTreeMap<(SessionId, Sequence), u64>,
     /// In which generation this server leads the shard, as it was told last.
     leads: Option<Generation>,
+    /// Pulls that were served once, for which there is room now: they are on their way through the shard again.
+    rooms: Vec<(Pulled, Leave)>,
+    /// In which generation this process began to lead it, other than from its disk: a journal that is older is not whole.
+    since: Option<Generation>,
     feed: Option<(ServerId, Feed)>,
     /// Where frames go: the number of the log, and its queue.
     frames: Option<(u64, mpsc::UnboundedSender<Frame>)>,
@@ -81,16 +119,16 @@ impl Performer {
         settings: &HostSettings,
         surroundings: Arc<Surroundings>,
         notes: mpsc::Sender<Note>,
-        spare: Spare,
     ) -> Self {
         Self {
             shard: settings.shard.id,
             keys: settings.shard.keys,
             surroundings,
             notes,
-            spare,
             busy: BTreeMap::new(),
             leads: None,
+            rooms: Vec::new(),
+            since: None,
             feed: None,
             frames: None,
             holds: None,
@@ -102,33 +140,41 @@ impl Performer {
         Moment(self.surroundings.began.elapsed().as_nanos() as u64)
     }
 
-    /// Notes how long a push has waited for the shard.
-    pub(crate) fn taken_up(&mut self, event: &ShardEvent, arrived: Instant) {
+    /// Notes how long a push has waited for this server.
+    pub(crate) fn taken_up(&mut self, event: &ShardEvent, waited: Duration) {
         if let ShardEvent::Push(Push { session, sequence, .. }) = event {
             if self.busy.len() >= TIMED_MAX {
                 self.busy.clear();
             }
-            self.busy.insert((*session, *sequence), arrived.elapsed().as_micros() as u64);
+            self.busy.insert((*session, *sequence), waited.as_micros() as u64);
         }
     }
 
-    /// How long it lay there, in microseconds; told once.
+    /// How long it did, in microseconds; told once.
     pub(crate) fn busy_of(&mut self, session: SessionId, sequence: Sequence) -> u64 {
         self.busy.remove(&(session, sequence)).unwrap_or_default()
     }
 
-    /// What must be known of an event before the host takes it in.
-    pub(crate) fn before(&mut self, event: &HostEvent) {
-        if let HostEvent::Place { place, .. } = event {
-            let leads = place.filter(|place| place.primary == self.surroundings.server);
-            let generation = leads.map(|place| place.generation);
-            if let (Some(generation), Some(journal)) =
-                (generation.filter(|_| generation != self.leads), &self.journal)
-            {
-                journal.term(generation);
+    /// What must be known of an event before the host, which leads or not, takes it in.
+    pub(crate) fn before(&mut self, event: &HostEvent, is_leading: bool) {
+        let HostEvent::Place { place, .. } = event else { return };
+        let place = place.filter(|place| place.primary == self.surroundings.server);
+        let generation = place.map(|place| place.generation);
+        if let Some(place) = place.filter(|_| generation != self.leads) {
+            // A journal of an earlier time must not pass for one of this generation: that begins with its state.
+            let goes_on = is_leading && !place.is_loaded();
+            if let Some(journal) = &self.journal {
+                if goes_on { journal.term(place.generation) } else { journal.begin(place.generation) }
             }
-            self.leads = generation;
+            if !goes_on && place.origin != Origin::Disk {
+                self.since = generation;
+            }
         }
+        if generation != self.leads {
+            // Whoever pulled hears where the shard is, and asks there.
+            self.rooms.clear();
+        }
+        self.leads = generation;
     }
 
     /// A log to the backup is open. False when it is not the backup any more.
@@ -223,33 +269,38 @@ impl Performer {
     /// Fetches a state on a thread of its own: the shard's goes on to answer, if only that it has none.
     fn load(&self, place: Place) {
         let (surroundings, notes, keys) = (self.surroundings.clone(), self.notes.clone(), self.keys);
+        let since = self.since;
         let load = move || {
             let Place { shard, generation, origin, .. } = place;
-            let (index, loaded) = match origin {
+            let loaded = match origin {
                 Origin::Disk => match journal::load(&surroundings.journals, shard, keys) {
-                    Ok(kept) => {
-                        let (last, count) = (kept.generation.0, kept.entries.len());
+                    Ok((generation, _)) if Some(generation) < since => Err(format!(
+                        "the journal of {shard} is of generation {}, before this server led it last",
+                        generation.0
+                    )),
+                    Ok((Generation(last), kept)) => {
+                        let count = kept.entries.len();
                         tracing::info!(
                             shard = shard.0,
                             "{shard} was last led in generation {last}; {count} entries are taken in again"
                         );
-                        (kept.index, Ok((kept.state, kept.entries)))
+                        Ok(kept)
                     }
-                    Err(error) => (Index(0), Err(error.to_string())),
+                    Err(error) => Err(error.to_string()),
                 },
                 Origin::Checkpoint { number } => {
                     let loaded = match &surroundings.saver {
                         Some(saver) => saver.load(shard, keys, number),
                         None => Err("no checkpoints are made in this run".to_owned()),
                     };
-                    (Index(0), loaded.map(|state| (state, Vec::new())))
+                    loaded.map(Kept::from)
                 }
                 Origin::Nothing | Origin::Memory => {
-                    (Index(0), Err(format!("{} has no state of {shard}", surroundings.server)))
+                    Err(format!("{} has no state of {shard}", surroundings.server))
                 }
             };
             // The owner is gone only when the process ends.
-            let _ = notes.blocking_send(Note::Host(HostEvent::Loaded { generation, index, loaded }));
+            let _ = notes.blocking_send(Note::Host(HostEvent::Loaded { generation, loaded }));
         };
         if let Err(error) = std::thread::Builder::new().name(format!("load {}", place.shard.0)).spawn(load) {
             let why = format!("the system gives no thread to load it with: {error}");
@@ -267,9 +318,9 @@ impl Performer {
                 let directory = &self.surroundings.directory;
                 directory.send(session, Outgoing::Message(ToPeer::Pushed(Pushed { busy_us, ..pushed })));
             }
-            ShardEffect::Serve { session, reader, request, values, served } => {
-                let header = self.values_header(reader, request, served);
-                directory.send_values(session, header, values);
+            ShardEffect::Serve { session, reader, request, kind, values, served } => {
+                let pulled = Pulled { session, reader, request, kind, held_us: served.held_us };
+                self.serve(pulled, values, served);
             }
             ShardEffect::Overtaken { session, open } => {
                 directory.send(session, Outgoing::Message(ToPeer::Overtaken { open }));
@@ -287,10 +338,7 @@ impl Performer {
             }
             ShardEffect::HasValues => self.surroundings.say(Word::HasValues(shard)),
             ShardEffect::Recycle(buffer) => {
-                let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-                if spare.len() < SPARE_MAX && buffer.len() as u64 == self.keys.len {
-                    spare.push(buffer);
-                }
+                self.surroundings.buffers.put(buffer);
             }
             ShardEffect::Notice(
                 ref notice @ (Notice::BadGradient { worker, clock, .. }
@@ -300,6 +348,50 @@ impl Performer {
             }
             ShardEffect::Notice(notice) => tracing::warn!(shard = shard.0, "{notice}"),
         }
+    }
+
+    /// Sends values if their session has room for them. Else it lets them go, for as long as the peer takes for those before them they
+    /// would keep a version of the shard in memory, and lets the shard serve the pull again when there is room: with what it has by then.
+    fn serve(&mut self, pulled: Pulled, values: Arc<Vec<f32>>, served: Served) {
+        let Surroundings { directory, buffers, runtime, .. } = &*self.surroundings;
+        let again = self.rooms.iter().position(|(other, _)| other.is_same(&pulled));
+        let (leave, held_us) = match again.map(|place| self.rooms.swap_remove(place)) {
+            // The shard does not know any more how long it held the pull.
+            Some((first, leave)) => (leave, first.held_us.max(served.held_us)),
+            None => match directory.ask(pulled.session, self.keys.len * 4) {
+                Asked::Leave(leave) => (leave, served.held_us),
+                Asked::Wait(wait) => {
+                    buffers.put_shared(values);
+                    let notes = self.notes.clone();
+                    runtime.spawn(async move {
+                        if let Some(leave) = wait.leave().await {
+                            // The owner is gone only when the process ends.
+                            let _ = notes.send(Note::Room(pulled, leave)).await;
+                        }
+                    });
+                    return;
+                }
+                Asked::Gone => return buffers.put_shared(values),
+            },
+        };
+        let Leave { place, room } = leave;
+        let header = self.values_header(pulled.reader, pulled.request, Served { held_us, ..served });
+        let end = Lent { values: Some(values.clone()), buffers: buffers.clone(), _room: room };
+        directory.send_values(pulled.session, header, SharedValues::from(values).with_end(end), place);
+    }
+
+    /// There is room for what was pulled before. False where nobody waits for it any more.
+    pub(crate) fn has_room(&mut self, pulled: Pulled, leave: Leave) -> bool {
+        let directory = &self.surroundings.directory;
+        self.rooms.retain(|(other, _)| directory.has(other.session));
+        // A worker that came back over another session has asked again there, and must not be answered here.
+        let speaks_for = directory.worker_of(pulled.session);
+        let is_awaited =
+            directory.has(pulled.session) && pulled.reader.is_none_or(|reader| speaks_for == Some(reader));
+        if is_awaited {
+            self.rooms.push((pulled, leave));
+        }
+        is_awaited
     }
 
     fn not_saved(&self, number: u64, why: &str) {

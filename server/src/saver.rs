@@ -9,9 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use slackline_checkpoint::priority::{Changed, Moved};
 use slackline_checkpoint::{
-    Array, Blocks, CheckpointError, Expect, FORMAT, Kind, Manifest, Part, RunId, Stamp, Store,
+    Blocks, CheckpointError, Expect, FORMAT, Kind, Manifest, Part, RunId, Saved, Stamp, Store,
 };
 use slackline_core::config::{CheckpointKind, Resolved};
 use slackline_core::ids::{Clock, KeyRange, ShardId};
@@ -20,9 +19,6 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::words::Word;
-
-/// Of incremental checkpoints, every so many a block is saved although it did not change, so that old files can go.
-const CARRY: u64 = 16;
 
 /// Where checkpoints are kept when nothing is said, among the results.
 pub const FOLDER: &str = "checkpoints";
@@ -118,7 +114,7 @@ impl Saver {
         });
         let runtime = runtime()?;
         let work =
-            Work { inner: inner.clone(), store: None, known: BTreeMap::new(), failing: None, said: false };
+            Work { inner: inner.clone(), store: None, saved: BTreeMap::new(), failing: None, said: false };
         let thread =
             std::thread::Builder::new().name("saver".to_owned()).spawn(move || work.run(&runtime))?;
         Ok((Self { inner }, thread))
@@ -243,22 +239,6 @@ impl Inner {
     }
 }
 
-/// What the last part of a shard was, until it is known whether its checkpoint was committed.
-struct Last {
-    number: u64,
-    /// None for all.
-    blocks: Option<Vec<u32>>,
-    arrays: Vec<Array>,
-}
-
-/// What of a shard is saved.
-#[derive(Default)]
-struct Known {
-    moved: Option<Moved>,
-    changed: Option<Changed>,
-    last: Option<Last>,
-}
-
 enum Job {
     Cut(u64, ShardState),
     Commit(Commit),
@@ -269,7 +249,7 @@ struct Work {
     inner: Arc<Inner>,
     /// Opened when it is first needed: a store that is away does not keep a server from starting.
     store: Option<Store>,
-    known: BTreeMap<ShardId, Known>,
+    saved: BTreeMap<ShardId, Saved>,
     /// Since when the store has taken nothing.
     failing: Option<Instant>,
     said: bool,
@@ -326,18 +306,15 @@ impl Work {
                     .await
                     .map_err(text)?
                     .map(|manifest| manifest.number);
-                let known = self.known.entry(shard).or_default();
-                known.settle(newest, self.inner.block);
-                known.choose(kind, number, &arrays)
+                let saved = self.saved.entry(shard).or_default();
+                saved.choose(kind, self.inner.block, newest, number, &arrays)
             }
         };
         let listed = blocks.as_ref().map(|blocks| Blocks::new(keys, self.inner.block, blocks));
         let part =
             Part { shard, keys, version, arrays: arrays.clone(), facts: Arc::new(facts), blocks: listed };
         let entry = store.write_part(stamp, number, &part).await.map_err(text)?;
-        if !matches!(self.inner.kind, CheckpointKind::Full) {
-            self.known.entry(shard).or_default().last = Some(Last { number, blocks, arrays });
-        }
+        self.saved.entry(shard).or_default().wrote(self.inner.kind, number, blocks, arrays);
         part::told(&store, entry).await.map_err(text)
     }
 
@@ -414,44 +391,6 @@ impl Work {
             self.said = true;
             let text = format!("no checkpoint was taken for {:.0} s: {why}", since.elapsed().as_secs_f64());
             self.inner.say(Word::StoreTrouble(Some(text)));
-        }
-    }
-}
-
-impl Known {
-    /// Takes note of whether the last checkpoint was committed: `newest` is the newest that was.
-    fn settle(&mut self, newest: Option<u64>, block: u32) {
-        let Some(Last { number, blocks, arrays }) = self.last.take() else { return };
-        if newest != Some(number) {
-            return;
-        }
-        let values = arrays.first().map_or(&[][..], |array| &array.values);
-        match blocks {
-            None => {
-                self.moved = Some(Moved::new(values, block, number));
-                self.changed = Some(Changed::new(&arrays, block, number));
-            }
-            Some(blocks) => {
-                if let (Some(moved), Some(changed)) = (&mut self.moved, &mut self.changed) {
-                    moved.saved(&blocks, values, number);
-                    changed.saved(&blocks, &arrays, number);
-                }
-            }
-        }
-    }
-
-    /// The blocks to save; none for all, as in the first checkpoint of a process.
-    fn choose(&self, kind: CheckpointKind, number: u64, arrays: &[Array]) -> Option<Vec<u32>> {
-        match kind {
-            CheckpointKind::Full => None,
-            CheckpointKind::Priority { share } => {
-                let values = arrays.first().map_or(&[][..], |array| &array.values);
-                let carry = (2.0 / share).ceil() as u64;
-                self.moved.as_ref().map(|moved| moved.choose(values, share, Some(carry), number))
-            }
-            CheckpointKind::Incremental => {
-                self.changed.as_ref().map(|changed| changed.choose(arrays, Some(CARRY), number))
-            }
         }
     }
 }

@@ -2,19 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use slackline_core::ids::{Sequence, SessionId, ShardId};
 use slackline_core::wire::{ToServer, TransferHeader, TransferKind};
 use slackline_net::{
     Arriving, CloseCode, Connection, ConnectionError, ControlReceiver, ControlSender, Gather, Role, Settings,
-    SharedValues, transfer,
+    transfer,
 };
 use slackline_server_core::ControlEvent;
 use slackline_server_core::ShardEvent;
 use slackline_server_core::shard::Push;
-use tokio::sync::mpsc;
+use tokio::sync::{OnceCell, mpsc};
 
+use crate::budget::{Budget, Room};
 use crate::directory::{Directory, OUTGOING_MAX, Outgoing, Values};
 use crate::feeds;
 use crate::owner::{Owner, Task};
@@ -59,7 +60,9 @@ pub(crate) async fn serve(id: SessionId, connection: Connection, shared: Arc<Sha
         }
     };
     let (outgoing, waiting) = mpsc::channel(OUTGOING_MAX);
-    shared.directory.insert(id, outgoing, connection.clone());
+    let (shares, piece) = (shared.network.shares(), shared.payload_max);
+    let arriving_room = Budget::new(shares.arriving, piece);
+    shared.directory.insert(id, outgoing, connection.clone(), Budget::new(shares.leaving, piece));
     let opened = ControlEvent::Opened {
         session: id,
         role: connection.role(),
@@ -71,11 +74,17 @@ pub(crate) async fn serve(id: SessionId, connection: Connection, shared: Arc<Sha
     let writer = tokio::spawn(write(connection.clone(), sender, waiting, shared.network));
     let logs = (connection.role() == Role::Server)
         .then(|| tokio::spawn(feeds::take_logs(connection.clone(), shared.clone())));
-    let session =
-        Arc::new(Session { id, connection: connection.clone(), shared, arriving: Mutex::default() });
+    let session = Arc::new(Session {
+        id,
+        connection: connection.clone(),
+        shared,
+        arriving: Mutex::default(),
+        arriving_room,
+    });
     let transfers = tokio::spawn(session.clone().take_transfers());
     let outcome = session.read(receiver).await;
     transfers.abort();
+    session.arriving_room.close();
     if let Some(logs) = logs {
         logs.abort();
     }
@@ -93,7 +102,21 @@ struct Session {
     connection: Connection,
     shared: Arc<Shared>,
     /// Transfers that are arriving. A lock, since each stripe has a task; all run on the network's thread, so it is free.
-    arriving: Mutex<BTreeMap<(ShardId, Sequence), Gather>>,
+    arriving: Mutex<BTreeMap<(ShardId, Sequence), Incoming>>,
+    /// Room for them, until their shards have taken them up.
+    arriving_room: Budget,
+}
+
+/// A transfer of which something has arrived; empty until there is room for all of it.
+type Incoming = Arc<OnceCell<Admitted>>;
+
+/// A transfer that is being put together.
+struct Admitted {
+    gather: Gather,
+    /// Goes on with the values.
+    room: Mutex<Option<Room>>,
+    /// How long it waited for that.
+    waited: Duration,
 }
 
 impl Session {
@@ -145,15 +168,18 @@ impl Session {
         let header = *arriving.header();
         let owner = self.owner_of(&header)?;
         let key = (header.shard, header.sequence);
-        let gather = self.gather(key, &header, &owner)?;
-        let outcome = gather.receive(arriving).await;
+        let incoming = self.incoming(key)?;
+        // Until there is room nothing more of it is read, and QUIC keeps the rest of it at the peer.
+        let admitted = incoming.get_or_try_init(|| self.admit(&header, &owner)).await?;
+        let outcome = admitted.gather.receive(arriving).await;
         if !matches!(outcome, Ok(false)) {
             self.arriving.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
         }
         if !outcome.map_err(|error| error.to_string())? {
             return Ok(());
         }
-        let values = gather.take();
+        let values = admitted.gather.take();
+        let room = admitted.room.lock().unwrap_or_else(PoisonError::into_inner).take();
         let is_initial = header.kind == TransferKind::Initial;
         if let Some(at) = values.iter().position(|value| is_initial && !value.is_finite()) {
             let (shard, key) = (header.shard, header.keys.start + at as u64);
@@ -177,7 +203,8 @@ impl Session {
             }),
         };
         // Fails only when the shard's thread has ended, and with it the run: the thread itself has told the control loop.
-        let _ = owner.inbox.send(Task { event, arrived: Instant::now() }).await;
+        let task = Task { event, arrived: Instant::now(), waited: admitted.waited, _room: room };
+        let _ = owner.inbox.send(task).await;
         Ok(())
     }
 
@@ -202,22 +229,25 @@ impl Session {
         Ok(owner)
     }
 
-    fn gather(
-        &self,
-        key: (ShardId, Sequence),
-        header: &TransferHeader,
-        owner: &Owner,
-    ) -> Result<Gather, String> {
+    /// The transfer that a stripe is part of.
+    fn incoming(&self, key: (ShardId, Sequence)) -> Result<Incoming, String> {
         let mut arriving = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(gather) = arriving.get(&key) {
-            return Ok(gather.clone());
+        if let Some(incoming) = arriving.get(&key) {
+            return Ok(incoming.clone());
         }
         if arriving.range((key.0, Sequence(0))..=(key.0, Sequence(u64::MAX))).count() >= ARRIVING_MAX {
             return Err(format!("more than {ARRIVING_MAX} transfers at once for {}", key.0));
         }
+        Ok(arriving.entry(key).or_default().clone())
+    }
+
+    /// Begins to put a transfer together once there is room for it; its other stripes wait meanwhile.
+    async fn admit(&self, header: &TransferHeader, owner: &Owner) -> Result<Admitted, String> {
+        let asked = Instant::now();
+        let room = self.arriving_room.take(header.keys.len * 4).await;
+        let room = room.ok_or_else(|| "the session has ended".to_owned())?;
         let gather = Gather::new(header, owner.buffer()).map_err(|error| error.to_string())?;
-        arriving.insert(key, gather.clone());
-        Ok(gather)
+        Ok(Admitted { gather, room: Mutex::new(Some(room)), waited: asked.elapsed() })
     }
 }
 
@@ -241,7 +271,6 @@ async fn write(
                 let connection = connection.clone();
                 tokio::spawn(async move {
                     let Values { header, values, _place } = *outgoing;
-                    let values = SharedValues::from(values);
                     if let Err(error) = transfer::send(&connection, header, &values, &network).await {
                         tracing::debug!(%error, "values did not go out");
                     }
@@ -249,7 +278,7 @@ async fn write(
             }
             Outgoing::Close(code, reason) => {
                 // The peer is to read what was said before it sees the end.
-                let _ = tokio::time::timeout(std::time::Duration::from_secs(1), sender.finish()).await;
+                let _ = tokio::time::timeout(Duration::from_secs(1), sender.finish()).await;
                 connection.close(code, &reason);
                 return;
             }

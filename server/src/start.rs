@@ -26,7 +26,7 @@ use crate::journal;
 use crate::ledger::local::Local;
 use crate::ledger::{self, Keep, Ledger, LedgerError};
 use crate::links::{Addresses, Links};
-use crate::parts::{all_shards, boot_number, control_settings};
+use crate::parts::{all_shards, boot_number, buffers, control_settings};
 use crate::performer::Surroundings;
 use crate::saver::{self, Saver};
 use crate::session::Shared;
@@ -179,6 +179,7 @@ pub(crate) fn work(options: ServerOptions, mut found: Found, ground: Ground) -> 
         config_hash: options.resolved.hash(),
         began,
         directory: Arc::new(Directory::new(all.len())),
+        buffers: buffers(&all),
         words: word_sender,
         runtime: net.handle().clone(),
         links,

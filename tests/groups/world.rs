@@ -314,6 +314,7 @@ fn control_settings(scenario: &Scenario) -> ControlSettings {
         shards: Vec::new(),
         steps: Steps::Parts,
         disk: Vec::new(),
+        on_disk: false,
         stop_on_bad_gradient: false,
         coordinator_at: ServerId(0),
         coordinator: Some(CoordinatorSettings {

@@ -64,6 +64,7 @@ impl Ledger {
             batch: None,
             steps,
             guard: Guard::default(),
+            buffers: Default::default(),
         }
     }
 

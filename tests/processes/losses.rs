@@ -1,5 +1,7 @@
 //! Servers that die while a run goes on, and come back or not: nothing that was acknowledged is lost.
 
+use std::time::{Duration, Instant};
+
 use nix::sys::signal::Signal;
 
 use crate::cluster::{Cluster, PACED};
@@ -10,6 +12,12 @@ use crate::stage::Stage;
 const LONG: &[(&str, &str)] =
     &[("cluster.lease_s", "1.0"), ("train.epochs", "20"), ("cluster.steps", "\"whole\"")];
 
+/// Its lease.
+const LEASE: Duration = Duration::from_secs(1);
+
+/// Every shard has two equal copies.
+const COPIES: &[(&str, &str)] = &[("cluster.replicas", "2"), ("cluster.durability", "\"replicated\"")];
+
 /// The epochs of such a run.
 const EPOCHS: u64 = 20;
 
@@ -18,18 +26,90 @@ fn over<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
 }
 
 #[test]
-fn the_backup_of_a_server_that_dies_goes_on_and_workers_with_it() {
+fn the_backup_of_a_server_that_dies_goes_on_and_so_again_when_that_is_back_and_dies_once_more() {
+    // Case 1: one server was killed and the whole job hung, although replicas were asked for.
     let stage = Stage::new();
-    let copies = over(&[("cluster.replicas", "2"), ("cluster.durability", "\"replicated\"")]);
-    let cluster = Cluster::start(&stage, &copies);
+    let cluster = Cluster::start(&stage, &over(COPIES));
     let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
-    cluster.servers[0].line("has an equal copy at");
-    cluster.servers[0].line("test accuracy");
+    let coordinator = &cluster.servers[0];
+    coordinator.line("shard 1 has an equal copy at server 0");
+    coordinator.line("test accuracy");
     cluster.servers[1].kill();
+    let killed = Instant::now();
+    let took = coordinator.time_of("in place of server 1").saturating_duration_since(killed);
+    assert!(took <= 2 * LEASE + Duration::from_secs(1), "it took {took:?}");
+    // The copy at the new process is made while training goes on.
+    let again = cluster.start_server(1, &[]);
+    coordinator.line("shard 1 has an equal copy at server 1");
+    again.kill();
+    coordinator.line("shard 1 goes on at server 0 without its copy at server 1");
+    for worker in workers {
+        worker.end_well();
+    }
+    coordinator.end_well();
+    assert!(cluster.has_trained_for(EPOCHS));
+}
+
+#[test]
+fn a_server_that_is_told_to_go_hands_its_shards_over_and_the_run_goes_on() {
+    // Case 13: a server that was taken away on purpose ended the run of everybody.
+    let stage = Stage::new();
+    let cluster = Cluster::start(&stage, &over(COPIES));
+    let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
+    cluster.servers[0].line("shard 1 has an equal copy at server 0");
+    cluster.servers[0].line("test accuracy");
+    cluster.servers[1].signal(Signal::SIGTERM);
+    cluster.servers[0].line("server 1 was told to go: the run goes on without it");
+    cluster.servers[0].line("server 0 answers for shard 1 now, in place of server 1");
+    cluster.servers[1].end_well();
     for worker in workers {
         worker.end_well();
     }
     cluster.servers[0].end_well();
+    assert!(!cluster.servers[0].has_said("server 1 was not heard for"), "no lease was waited for");
+    assert!(cluster.has_trained_for(EPOCHS));
+}
+
+#[test]
+fn servers_can_be_started_again_one_after_the_other_while_a_run_with_copies_goes_on() {
+    let stage = Stage::new();
+    let cluster = Cluster::start(&stage, &over(&[COPIES, &[("servers", "3")]].concat()));
+    let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
+    let coordinator = &cluster.servers[0];
+    coordinator.line("shard 1 has an equal copy at server 2");
+    coordinator.line("test accuracy");
+    let mut again = Vec::new();
+    // Server 2 has shard 1 from server 1, and goes when that has a copy elsewhere.
+    for (server, copied) in
+        [(1, "shard 1 has an equal copy at server 0"), (2, "shard 1 has an equal copy at server 1")]
+    {
+        cluster.servers[server].signal(Signal::SIGTERM);
+        cluster.servers[server].end_well();
+        again.push(cluster.start_server(server, &[]));
+        coordinator.line(&format!("server {server} was restarted"));
+        coordinator.line(copied);
+    }
+    for process in workers.iter().chain([coordinator]).chain(&again) {
+        process.end_well();
+    }
+    assert!(cluster.has_trained_for(EPOCHS));
+}
+
+#[test]
+fn a_server_with_a_disk_that_is_told_to_go_is_waited_for_by_name_and_goes_on_when_it_is_back() {
+    let stage = Stage::new();
+    let cluster = Cluster::start(&stage, &over(&[("cluster.durability", "\"disk\"")]));
+    let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
+    cluster.servers[0].line("test accuracy");
+    cluster.servers[1].signal(Signal::SIGTERM);
+    cluster.servers[1].end_well();
+    cluster.servers[0].line("server 1 was told to go: 1 of its shards wait until it is started again");
+    let again = cluster.start_server(1, &[]);
+    for worker in workers {
+        worker.end_well();
+    }
+    cluster.servers[0].end_well();
+    again.end_well();
     assert!(cluster.has_trained_for(EPOCHS));
 }
 

@@ -254,3 +254,26 @@ fn two_runs_in_step_from_one_seed_are_equal_to_the_last_bit() {
     assert_eq!(finals[0], finals[1]);
     assert_ne!(finals[0], last("third", "4"), "another seed is another run");
 }
+
+// What a session may make a server hold decides when a push is read and in how many pieces it comes, and nothing else.
+#[test]
+fn pieces_that_wait_for_room_change_no_bit_of_a_run_in_step() {
+    let stage = Stage::new();
+    // 1.1 million values on two servers.
+    let large = [
+        ("consistency.policy", "\"bsp\""),
+        ("workers", "2"),
+        ("train.epochs", "1"),
+        ("model.kind", "\"mlp\""),
+        ("model.widths", "[2000, 500]"),
+    ];
+    let small_pieces = [("cluster.shard_bytes", "131072"), ("transport.session_bytes", "1048576")];
+    let last = |out: &str, more: &[(&str, &str)]| {
+        let summary = run(&stage, out, &[&large[..], more].concat(), &[]);
+        let figures = ["test_loss", "test_accuracy"].map(|figure| summary["final"][figure].to_string());
+        (number(&summary, "/shards"), figures)
+    };
+    let (whole, pieces) = (last("whole", &[]), last("pieces", &small_pieces));
+    assert_eq!((whole.0, pieces.0), (2.0, 36.0));
+    assert_eq!(whole.1, pieces.1);
+}

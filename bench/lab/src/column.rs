@@ -53,6 +53,7 @@ const FIXED: &[Fixed] = &[
     ("compute", "share of worker time", Most, "/time/compute"),
     ("waiting", "share of worker time", Least, "/time/wait_for_clock"),
     ("push", "share of worker time", Least, "/time/push"),
+    ("busy", "share of worker time", Least, "/time/busy"),
     ("pull", "share of worker time", Least, "/time/pull"),
     ("data", "share of worker time", Neither, "/time/data"),
     ("evaluate", "share of worker time", Neither, "/time/evaluate"),

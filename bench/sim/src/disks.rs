@@ -6,7 +6,7 @@ use std::sync::Arc;
 use slackline_core::ids::{Generation, Moment, ShardId};
 use slackline_core::wire::{Holding, Origin, Place};
 use slackline_server_core::ShardState;
-use slackline_server_core::replica::{Entry, Frame, HostEvent, Index};
+use slackline_server_core::replica::{Entry, Frame, HostEvent, Index, Kept};
 
 use crate::hosts::At;
 use crate::links::duration;
@@ -25,6 +25,7 @@ pub(crate) struct Disk {
 struct Journal {
     generation: Generation,
     index: Index,
+    at: Moment,
     state: Arc<ShardState>,
     entries: Vec<Arc<Entry>>,
 }
@@ -37,7 +38,7 @@ pub(crate) enum Done {
     /// From here on the journal is of this generation.
     Term(Generation),
     /// A state was read.
-    Read(Generation, Index, Result<(ShardState, Vec<Entry>), String>),
+    Read(Generation, Result<Kept, String>),
     /// A shard's part of a checkpoint is in the store.
     Saved(u64, ShardState),
 }
@@ -61,8 +62,8 @@ impl Disk {
 
     fn put(&mut self, shard: ShardId, frame: Frame, generation: Generation) -> Index {
         match frame {
-            Frame::State { index, state, .. } => {
-                self.journals.insert(shard, Journal { generation, index, state, entries: Vec::new() });
+            Frame::State { index, at, state } => {
+                self.journals.insert(shard, Journal { generation, index, at, state, entries: Vec::new() });
                 index
             }
             Frame::Entry(entry) => {
@@ -75,11 +76,12 @@ impl Disk {
         }
     }
 
-    fn read(&self, shard: ShardId) -> Result<(Index, ShardState, Vec<Entry>), String> {
+    fn read(&self, shard: ShardId) -> Result<Kept, String> {
         let journal =
             self.journals.get(&shard).ok_or_else(|| format!("the disk has no journal of {shard}"))?;
         let entries = journal.entries.iter().map(|entry| Entry::clone(entry)).collect();
-        Ok((journal.index, ShardState::clone(&journal.state), entries))
+        let (index, at) = (journal.index, journal.at);
+        Ok(Kept { index, at, state: ShardState::clone(&journal.state), entries })
     }
 }
 
@@ -107,7 +109,7 @@ impl World {
         self.disk(at, bytes, Done::Written(frame, generation));
     }
 
-    /// A shard is led in another generation from here on.
+    /// A shard goes on being led, in another generation.
     pub(crate) fn note_term(&mut self, at: At, generation: Generation) {
         if self.disks[at.server()].journals.contains_key(&at.shard) {
             self.disk(at, 0, Done::Term(generation));
@@ -119,18 +121,12 @@ impl World {
         let Place { shard, generation, origin, .. } = place;
         let loaded = match origin {
             Origin::Disk => self.disks[at.server()].read(shard),
-            Origin::Checkpoint { number } => {
-                self.store.state(shard, number).map(|state| (Index(0), state, Vec::new()))
-            }
+            Origin::Checkpoint { number } => self.store.state(shard, number).map(Kept::from),
             Origin::Nothing | Origin::Memory => Err(format!("this server has no state of {shard}")),
         };
         let values = self.plan.shard_bytes[shard.0 as usize];
-        let count = loaded.as_ref().map_or(0, |(_, state, entries)| state.arrays.len() + entries.len());
-        let done = match loaded {
-            Ok((index, state, entries)) => Done::Read(generation, index, Ok((state, entries))),
-            Err(why) => Done::Read(generation, Index(0), Err(why)),
-        };
-        self.disk(at, count as u64 * values, done);
+        let count = loaded.as_ref().map_or(0, |kept| kept.state.arrays.len() + kept.entries.len());
+        self.disk(at, count as u64 * values, Done::Read(generation, loaded));
     }
 
     /// A disk is done with something; what a crash came before is not on it.
@@ -145,9 +141,7 @@ impl World {
                     journal.generation = generation;
                 }
             }
-            Done::Read(generation, index, loaded) => {
-                self.host_event(at, HostEvent::Loaded { generation, index, loaded });
-            }
+            Done::Read(generation, loaded) => self.host_event(at, HostEvent::Loaded { generation, loaded }),
             Done::Saved(number, state) => self.is_saved(at, number, state),
         }
     }

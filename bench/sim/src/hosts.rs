@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use slackline_core::ids::{Clock, Generation, Incarnation, Moment, SessionId, ShardId, WorkerId};
 use slackline_core::wire::{Place, PushOutcome, Served, ToPeer, TransferHeader};
+use slackline_server_core::replica::Role;
 use slackline_server_core::shard::Push;
 use slackline_server_core::{
     ControlEvent, Host, HostEffect, HostEvent, HostSettings, ShardEffect, ShardEvent,
@@ -105,7 +106,9 @@ impl World {
         let before = slot.leads(at.server());
         slot.place = place;
         let after = slot.leads(at.server()).filter(|generation| Some(*generation) != before);
-        if let Some(generation) = after {
+        // Elsewhere the state that it begins with says it.
+        let goes_on = slot.host.role() == Role::Leading && place.is_some_and(|place| !place.is_loaded());
+        if let Some(generation) = after.filter(|_| goes_on) {
             self.note_term(at, generation);
         }
         self.host_event(at, HostEvent::Place { place, members, started });

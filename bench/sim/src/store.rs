@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use slackline_checkpoint::Array;
-use slackline_checkpoint::priority::{Changed, Moved};
-use slackline_core::config::CheckpointKind;
+use slackline_checkpoint::{Array, Saved};
 use slackline_core::ids::ShardId;
 use slackline_server_core::ControlEvent;
 use slackline_server_core::assign::Position;
@@ -15,9 +13,6 @@ use slackline_server_core::shard::{ShardState, StateArray};
 use crate::disks::Done;
 use crate::hosts::At;
 use crate::world::World;
-
-/// Of incremental checkpoints, every so many a block is saved although it did not change.
-const CARRY: u64 = 16;
 
 /// One checkpoint.
 #[derive(Debug)]
@@ -41,11 +36,9 @@ pub(crate) struct Store {
 /// What of a shard is saved, as its server knows it.
 #[derive(Debug, Default)]
 pub(crate) struct Saving {
-    is_writing: bool,
-    moved: Option<Moved>,
-    changed: Option<Changed>,
-    /// The last part, until it is known whether its checkpoint was committed: its number, its blocks (none for all), its arrays.
-    last: Option<(u64, Option<Vec<u32>>, Vec<Array>)>,
+    saved: Saved,
+    /// The part that the disk is at: its number, and its blocks (none for all).
+    writing: Option<(u64, Option<Vec<u32>>)>,
 }
 
 impl Store {
@@ -113,42 +106,6 @@ fn over(before: &ShardState, new: ShardState, blocks: &[u32], block: usize) -> S
     ShardState { arrays: new.arrays.into_iter().map(merge).collect(), ..new }
 }
 
-impl Saving {
-    /// Takes note of whether the last part's checkpoint was committed.
-    fn settle(&mut self, newest: Option<u64>, block: u32) {
-        let Some((number, blocks, arrays)) = self.last.take() else { return };
-        if newest != Some(number) {
-            return;
-        }
-        let values = arrays.first().map_or(&[][..], |array| &array.values);
-        match (blocks, &mut self.moved, &mut self.changed) {
-            (Some(blocks), Some(moved), Some(changed)) => {
-                moved.saved(&blocks, values, number);
-                changed.saved(&blocks, &arrays, number);
-            }
-            _ => {
-                self.moved = Some(Moved::new(values, block, number));
-                self.changed = Some(Changed::new(&arrays, block, number));
-            }
-        }
-    }
-
-    /// The blocks to save; none for all, as in the first checkpoint of a process.
-    fn choose(&self, kind: CheckpointKind, number: u64, arrays: &[Array]) -> Option<Vec<u32>> {
-        match kind {
-            CheckpointKind::Full => None,
-            CheckpointKind::Priority { share } => {
-                let values = arrays.first().map_or(&[][..], |array| &array.values);
-                let carry = (2.0 / share).ceil() as u64;
-                self.moved.as_ref().map(|moved| moved.choose(values, share, Some(carry), number))
-            }
-            CheckpointKind::Incremental => {
-                self.changed.as_ref().map(|changed| changed.choose(arrays, Some(CARRY), number))
-            }
-        }
-    }
-}
-
 impl World {
     /// Saves a shard's part of a checkpoint, which takes the server's disk its time.
     pub(crate) fn save(&mut self, at: At, number: u64, state: ShardState) {
@@ -157,21 +114,21 @@ impl World {
         let checkpoint = &self.plan.config().checkpoint;
         let (kind, block) = (checkpoint.kind, u32::try_from(checkpoint.block).unwrap_or(u32::MAX));
         let Some(slot) = self.slot(at) else { return };
-        if std::mem::replace(&mut slot.saving.is_writing, true) {
+        if slot.saving.writing.is_some() {
             let why = "the store is still at the checkpoint before it".to_owned();
             return self.tell(at.server(), ControlEvent::NotSaved { number, shard, why });
         }
         let array = |array: &StateArray| Array { name: array.name.clone(), values: array.values.clone() };
         let arrays: Vec<Array> = state.arrays.iter().map(array).collect();
-        slot.saving.settle(newest, block);
-        let blocks = slot.saving.choose(kind, number, &arrays);
+        let blocks = slot.saving.saved.choose(kind, block, newest, number, &arrays);
         let keys = self.plan.partition.range(shard).len;
         let held = blocks.as_ref().map_or(keys, |blocks| keys.min(blocks.len() as u64 * u64::from(block)));
         let share = held as f64 / keys.max(1) as f64;
         let values = self.plan.shard_bytes[shard.0 as usize] as f64;
         let bytes = (share * values * arrays.len() as f64) as u64;
         if let Some(slot) = self.slot(at) {
-            slot.saving.last = Some((number, blocks, arrays));
+            slot.saving.writing = Some((number, blocks.clone()));
+            slot.saving.saved.wrote(kind, number, blocks, arrays);
         }
         self.store.bytes += bytes;
         self.disk(at, bytes, Done::Saved(number, state));
@@ -181,9 +138,7 @@ impl World {
     pub(crate) fn is_saved(&mut self, at: At, number: u64, state: ShardState) {
         let block = usize::try_from(self.plan.config().checkpoint.block).unwrap_or(usize::MAX);
         let Some(slot) = self.slot(at) else { return };
-        slot.saving.is_writing = false;
-        let last = slot.saving.last.as_ref().filter(|(of, ..)| *of == number);
-        let Some(blocks) = last.map(|(_, blocks, _)| blocks.clone()) else { return };
+        let Some((_, blocks)) = slot.saving.writing.take_if(|(of, _)| *of == number) else { return };
         self.store.put(number, state, blocks.as_deref(), block);
         let event = ControlEvent::Saved { number, shard: at.shard, entry: Vec::new() };
         self.control_event(at.server(), event);

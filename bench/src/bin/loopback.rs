@@ -12,6 +12,9 @@ const PUSHED_MIB: u64 = 400;
 const ROUNDS_MIN: u64 = 3;
 const ROUNDS_MAX: u64 = 100;
 
+/// What a server may have more in memory after many pushes than after a tenth of them.
+const GROWTH_MIB: u64 = 4;
+
 /// Measures push and pull of whole models over the loopback device: a table of all combinations of the sizes and counts.
 #[derive(Debug, Parser)]
 #[command(name = "loopback", version, args_conflicts_with_subcommands = true)]
@@ -43,6 +46,15 @@ struct Plan {
     /// Set a key of the configuration, such as transport.streams=8; can be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
+    /// Fail where a server had more memory than its state, what each worker may make it hold, and a tenth of both.
+    #[arg(long)]
+    within_limit: bool,
+    /// Instead: make so many pushes in each cell, and fail where a server has more memory at the end than after the first tenth.
+    #[arg(long, conflicts_with_all = ["rounds", "within_limit"])]
+    pushes: Option<u64>,
+    /// By how many MiB it may have more.
+    #[arg(long, default_value_t = GROWTH_MIB, requires = "pushes")]
+    growth_mib: u64,
     /// Print JSON instead of the table.
     #[arg(long)]
     json: bool,
@@ -124,14 +136,41 @@ fn measure(plan: &Plan) -> Result<(), BenchError> {
             for &workers in &plan.workers {
                 let rounds = plan.rounds.unwrap_or((PUSHED_MIB / mib).clamp(ROUNDS_MIN, ROUNDS_MAX) as u32);
                 let cell = Cell { mib, workers, servers, rounds, sets: plan.sets.clone() };
+                if let Some(pushes) = plan.pushes {
+                    stay(&cell, pushes, plan.growth_mib)?;
+                    continue;
+                }
                 all.push(loopback::measure(&cell, plan.repeats)?);
             }
         }
+    }
+    if plan.pushes.is_some() {
+        return Ok(());
     }
     if plan.json {
         println!("{:#}", loopback::json(&all));
     } else {
         print!("{}", loopback::table(&all));
     }
-    Ok(())
+    match all.iter().find(|figures| plan.within_limit && figures.is_within_limit() != Some(true)) {
+        Some(figures) => {
+            let Cell { mib, workers, servers, .. } = figures.cell;
+            let over = format!(
+                "{mib} MiB, {workers} workers, {servers} servers: a server had more memory than it may"
+            );
+            Err(BenchError::Beyond(over))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Many pushes, and what they left in memory.
+fn stay(cell: &Cell, pushes: u64, growth_mib: u64) -> Result<(), BenchError> {
+    let steady = loopback::steady(cell, pushes)?;
+    println!("{:#}", steady.json());
+    match steady.growth() {
+        Some(growth) if growth <= growth_mib << 20 => Ok(()),
+        Some(growth) => Err(BenchError::Beyond(format!("a server grew by {growth} bytes"))),
+        None => Err(BenchError::Beyond("the system does not tell the memory of a server".to_owned())),
+    }
 }

@@ -1,6 +1,8 @@
 //! One combination of size and counts, and the configuration that it stands for.
 
 use slackline_core::config::{Config, Layer, Resolved, SET_LAYER, Value};
+use slackline_core::ids::ServerId;
+use slackline_core::optimizer::Rule;
 
 use super::BenchError;
 
@@ -59,6 +61,34 @@ impl Cell {
     }
 }
 
+/// What one server of a cell has, and what it may have, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowed {
+    /// Values and the optimizer's memory of the largest server.
+    pub state: u64,
+    /// That, and what each worker may make it hold (`transport.session_bytes`), and a tenth of both.
+    pub limit: u64,
+}
+
+impl Cell {
+    /// What its largest server may have in memory.
+    ///
+    /// # Errors
+    /// As for [`Cell::resolve`].
+    pub fn allowed(&self) -> Result<Allowed, BenchError> {
+        let config = self.resolve()?.config;
+        let arrays = match config.server_optimizer().rule {
+            Rule::Sgd => 1,
+            Rule::Momentum { .. } => 2,
+        };
+        let partition = config.partition();
+        let keys = |server| partition.shards_on(ServerId(server)).map(|(_, keys)| keys.len).sum::<u64>();
+        let state = arrays * 4 * (0..self.servers).map(keys).max().unwrap_or_default();
+        let held = config.transport.session_bytes.saturating_mul(self.workers.into());
+        Ok(Allowed { state, limit: state.saturating_add(held) / 10 * 11 })
+    }
+}
+
 fn key_value(set: &str) -> Result<(String, Value), BenchError> {
     let pair = set.split_once('=').and_then(|(key, literal)| {
         let value = Value::from_literal(literal).unwrap_or_else(|| Value::Text(literal.to_owned()));
@@ -86,6 +116,17 @@ mod tests {
             let (wanted, is) = (mib << 18, cell.resolve().unwrap().config.layout().len());
             assert!(is <= wanted && wanted - is <= wanted / 400, "{mib} MiB: {is} values");
         }
+    }
+
+    #[test]
+    fn momentum_doubles_the_state_and_every_worker_adds_its_part() {
+        let cell = |workers, set: &str| {
+            Cell { mib: 10, workers, servers: 2, rounds: 1, sets: vec![set.to_owned()] }.allowed().unwrap()
+        };
+        let (plain, momentum) = (cell(1, "optimizer.kind=\"sgd\""), cell(3, "optimizer.kind=\"momentum\""));
+        assert_eq!(momentum.state, 2 * plain.state);
+        assert!(plain.state.abs_diff(5 << 20) < 5 << 13, "{plain:?}");
+        assert_eq!(momentum.limit, (momentum.state + (3 << 26)) / 10 * 11);
     }
 
     #[test]

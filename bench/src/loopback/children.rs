@@ -65,15 +65,18 @@ impl Cluster {
         self.processes.spawn(format!("{role} {index}"), command)
     }
 
-    /// Lets all workers run their rounds; the microseconds that each round of each worker took.
-    pub(super) fn run_rounds(&mut self) -> Result<Vec<u64>, BenchError> {
-        self.processes.tell(self.workers(), "go")?;
+    /// Lets all workers run so many rounds; the microseconds that pushes waited for servers, and those
+    /// that each round of each worker took.
+    pub(super) fn run_rounds(&mut self, rounds: u32) -> Result<(u64, Vec<u64>), BenchError> {
+        self.processes.tell(self.workers(), &format!("go {rounds}"))?;
         let said = self.processes.each_says(self.workers(), "done")?;
-        Ok(said
-            .iter()
-            .flat_map(|line| line.split_whitespace())
-            .filter_map(|word| word.parse().ok())
-            .collect())
+        let (mut busy_us, mut rounds_us) = (0, Vec::new());
+        for line in said {
+            let mut numbers = line.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
+            busy_us += numbers.next().unwrap_or_default();
+            rounds_us.extend(numbers);
+        }
+        Ok((busy_us, rounds_us))
     }
 
     /// Processor seconds, user and system, that all processes have used so far; none where /proc does not tell.
@@ -84,6 +87,11 @@ impl Cluster {
     /// Memory of the largest server at its peak; none where /proc does not tell.
     pub(super) fn server_peak_bytes(&self) -> Option<u64> {
         self.processes.peak_bytes(0..self.servers)
+    }
+
+    /// Memory of each server at present; none where /proc does not tell.
+    pub(super) fn servers_bytes(&self) -> Option<Vec<u64>> {
+        self.processes.resident_bytes(0..self.servers)
     }
 
     /// Ends workers, then servers, and looks at how they ended.

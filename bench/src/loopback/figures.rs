@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Cell;
+use super::{Allowed, Cell};
 use crate::spread::Spread;
 
 /// One repetition.
@@ -15,6 +15,8 @@ pub struct Repeat {
     pub wall: Duration,
     /// Microseconds of every round of every worker.
     pub rounds_us: Vec<u64>,
+    /// Microseconds that pushes waited for servers, for room or for a shard; those of several pushes at once are added.
+    pub busy_us: u64,
     /// Processor seconds of all processes in that time; none where the system does not tell.
     pub processor_seconds: Option<f64>,
     /// Resident memory of the largest server at its peak, warm-up included.
@@ -28,6 +30,8 @@ pub struct Figures {
     pub cell: Cell,
     /// Values of its model.
     pub values: u64,
+    /// What its largest server may have in memory.
+    pub allowed: Allowed,
     /// What each repetition gave.
     pub repeats: Vec<Repeat>,
 }
@@ -64,27 +68,40 @@ impl Figures {
         let peaks = self.repeats.iter().filter_map(|repeat| repeat.server_peak_bytes);
         Spread::of(peaks.map(|bytes| bytes as f64 / f64::from(1 << 20)))
     }
+
+    /// Whether no server ever had more memory than it may; none where /proc does not tell.
+    #[must_use]
+    pub fn is_within_limit(&self) -> Option<bool> {
+        let peaks: Option<Vec<u64>> = self.repeats.iter().map(|repeat| repeat.server_peak_bytes).collect();
+        Some(peaks?.into_iter().all(|peak| peak <= self.allowed.limit))
+    }
 }
 
 /// The cells as a table for people.
 #[must_use]
 pub fn table(all: &[Figures]) -> String {
     let mut text = String::from(
-        "  MiB workers servers  push + pull, MB/s         ms a round                  processor s/GiB      server peak, MiB\n",
+        "  MiB workers servers  push + pull, MB/s         ms a round                  processor s/GiB      server: state, peak, limit, MiB\n",
     );
     for figures in all {
         let Cell { mib, workers, servers, .. } = figures.cell;
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{mib:>5} {workers:>7} {servers:>7}  {:<24}  {:<26}  {:<19}  {}",
+            "{mib:>5} {workers:>7} {servers:>7}  {:<24}  {:<26}  {:<19}  {:.0}, {}, {:.0}",
             Spread::show(figures.megabytes_per_second(), 0),
             Spread::show(figures.round_milliseconds(), 1),
             Spread::show(figures.processor_seconds_per_gib(), 2),
+            mebibytes(figures.allowed.state),
             figures.server_peak_mib().map_or_else(|| "-".to_owned(), |peak| format!("{:.0}", peak.max)),
+            mebibytes(figures.allowed.limit),
         );
     }
     text
+}
+
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
 /// The cells as JSON, with the wall time of each repetition.
@@ -97,9 +114,13 @@ pub fn json(all: &[Figures]) -> Value {
             "mib": mib, "workers": workers, "servers": servers, "rounds": rounds, "set": sets,
             "values": figures.values, "bytes": figures.bytes(), "wall_s": walls,
             "megabytes_per_s": Spread::json(figures.megabytes_per_second()),
+            "busy_ms": figures.repeats.iter().map(|repeat| repeat.busy_us / 1000).collect::<Vec<_>>(),
             "round_ms": Spread::json(figures.round_milliseconds()),
             "processor_s_per_gib": Spread::json(figures.processor_seconds_per_gib()),
+            "server_state_mib": mebibytes(figures.allowed.state),
             "server_peak_mib": Spread::json(figures.server_peak_mib()),
+            "server_limit_mib": mebibytes(figures.allowed.limit),
+            "within_limit": figures.is_within_limit(),
         })
     };
     Value::Array(all.iter().map(cell).collect())
@@ -115,12 +136,18 @@ mod tests {
         let repeat = Repeat {
             wall: Duration::from_secs(2),
             rounds_us: vec![1000],
+            busy_us: 0,
             processor_seconds: Some(1.0),
             server_peak_bytes: None,
         };
-        let figures = Figures { cell, values: 1_000_000, repeats: vec![repeat] };
+        let allowed = Allowed { state: 4_000_000, limit: 5_000_000 };
+        let mut figures = Figures { cell, values: 1_000_000, allowed, repeats: vec![repeat.clone()] };
         assert_eq!(figures.bytes(), 80_000_000);
         assert_eq!(figures.megabytes_per_second().unwrap().median, 40.0);
-        assert!(figures.server_peak_mib().is_none());
+        assert!(figures.server_peak_mib().is_none() && figures.is_within_limit().is_none());
+        for (peak, is_within) in [(5_000_000, true), (5_000_001, false)] {
+            figures.repeats = vec![Repeat { server_peak_bytes: Some(peak), ..repeat.clone() }];
+            assert_eq!(figures.is_within_limit(), Some(is_within));
+        }
     }
 }

@@ -11,12 +11,14 @@ mod cell;
 mod children;
 mod figures;
 pub mod server;
+mod steady;
 pub mod worker;
 
 use std::time::Instant;
 
-pub use cell::{Cell, RATE};
+pub use cell::{Allowed, Cell, RATE};
 pub use figures::{Figures, Repeat, json, table};
+pub use steady::{Steady, steady};
 
 use crate::BenchError;
 use crate::processes::say;
@@ -27,7 +29,14 @@ use children::{Cluster, Placed};
 /// # Errors
 /// The first [`BenchError`]; no process is left running.
 pub fn measure(cell: &Cell, repeats: u32) -> Result<Figures, BenchError> {
-    let resolved = cell.resolve()?;
+    let (values, allowed) = (cell.resolve()?.config.layout().len(), cell.allowed()?);
+    let (_folder, placed) = place()?;
+    let repeats = (0..repeats).map(|_| once(cell, &placed)).collect::<Result<_, _>>()?;
+    Ok(Figures { cell: cell.clone(), values, allowed, repeats })
+}
+
+/// Keys for the processes, and a folder for what they write, which is there for as long as what is returned.
+fn place() -> Result<(tempfile::TempDir, Placed), BenchError> {
     let folder = tempfile::Builder::new()
         .prefix("slackline-loopback-")
         .tempdir()
@@ -35,18 +44,17 @@ pub fn measure(cell: &Cell, repeats: u32) -> Result<Figures, BenchError> {
     let keys = folder.path().join("keys");
     slackline_net::keys::init(&keys)?;
     let placed = Placed { keys, out: folder.path().join("out") };
-    let repeats = (0..repeats).map(|_| once(cell, &placed)).collect::<Result<_, _>>()?;
-    Ok(Figures { cell: cell.clone(), values: resolved.config.layout().len(), repeats })
+    Ok((folder, placed))
 }
 
 fn once(cell: &Cell, placed: &Placed) -> Result<Repeat, BenchError> {
     let mut cluster = Cluster::start(cell, placed)?;
     let before = cluster.processor_seconds();
     let began = Instant::now();
-    let rounds_us = cluster.run_rounds()?;
+    let (busy_us, rounds_us) = cluster.run_rounds(cell.rounds)?;
     let wall = began.elapsed();
     let processor = before.zip(cluster.processor_seconds()).map(|(before, after)| after - before);
     let server_peak_bytes = cluster.server_peak_bytes();
     cluster.end()?;
-    Ok(Repeat { wall, rounds_us, processor_seconds: processor, server_peak_bytes })
+    Ok(Repeat { wall, rounds_us, busy_us, processor_seconds: processor, server_peak_bytes })
 }

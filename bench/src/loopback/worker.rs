@@ -1,7 +1,7 @@
 //! One worker of a cell: it joins, brings the initial values, and then pushes and pulls without computing.
 //!
-//! It says `warm` when it has done its first rounds, waits for a line on standard input, does the rounds that count, and says
-//! `done` with the microseconds that each took. It ends when standard input does.
+//! It says `warm` when it has done its first rounds. For every `go N` on standard input it does N rounds, and says `done` with the
+//! microseconds that its pushes waited for servers and those that each round took. It ends when standard input does.
 
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,8 @@ use slackline_core::ids::{
     BatchIndex, Clock, Incarnation, KeyRange, Sequence, ServerId, ShardId, Version, WorkerId,
 };
 use slackline_core::wire::{
-    Ask, Dtype, Join, Pull, PullKind, PushOutcome, Register, ToPeer, ToServer, TransferHeader, TransferKind,
+    Ask, Dtype, Join, Pull, PullKind, PushOutcome, RefusalCode, Register, ToPeer, ToServer, TransferHeader,
+    TransferKind,
 };
 use slackline_net::{
     Connection, Connector, ControlSender, Destination, Identity, NetworkThread, Role, Settings, SharedValues,
@@ -27,6 +28,12 @@ mod arrivals;
 
 /// Rounds before those that count: the windows grow and the buffers are made in them.
 const WARM_ROUNDS: u32 = 2;
+
+/// What a value may be off, as a share: the rate is small beside a value that many pushes have made, and each of them is rounded.
+const TOLERANCE: f32 = 4e-3;
+
+/// How long a server is left alone that does not know its shards yet.
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// How long a server is looked for.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -53,25 +60,25 @@ pub fn run(cell: &Cell, addresses: Vec<String>, keys: PathBuf) -> Result<(), Ben
     };
     let mut worker = net.block_on(warming)??;
     say("warm");
-    let mut line = String::new();
-    let read = std::io::stdin().lock().read_line(&mut line);
-    if read.map_err(BenchError::system("standard input"))? == 0 {
-        return Ok(());
+    // The worker holds its connections until the processes have been looked at.
+    for line in std::io::stdin().lock().lines() {
+        let line = line.map_err(BenchError::system("standard input"))?;
+        let rounds = line.strip_prefix("go ").and_then(|count| count.parse::<u32>().ok());
+        let rounds = rounds.ok_or_else(|| BenchError::Protocol(format!("\"{line}\" says nothing to do")))?;
+        let counting = async move {
+            worker.busy_us = 0;
+            let mut took = Vec::new();
+            for _ in 0..rounds {
+                let began = Instant::now();
+                worker.round().await?;
+                took.push(began.elapsed().as_micros().to_string());
+            }
+            Ok::<(Worker, Vec<String>), BenchError>((worker, took))
+        };
+        let took;
+        (worker, took) = net.block_on(counting)??;
+        say(&format!("done {} {}", worker.busy_us, took.join(" ")));
     }
-    let rounds = cell.rounds;
-    let counting = async move {
-        let mut took = Vec::new();
-        for _ in 0..rounds {
-            let began = Instant::now();
-            worker.round().await?;
-            took.push(began.elapsed().as_micros().to_string());
-        }
-        // The worker goes on to hold its connections until the processes have been looked at.
-        Ok::<(Worker, Vec<String>), BenchError>((worker, took))
-    };
-    let (worker, took) = net.block_on(counting)??;
-    say(&format!("done {}", took.join(" ")));
-    let _ = std::io::stdin().lock().read_line(&mut line);
     worker.check()
 }
 
@@ -93,6 +100,8 @@ struct Link {
 
 struct Worker {
     member: (WorkerId, Incarnation),
+    /// The same, once it has joined.
+    former: Option<(WorkerId, Incarnation)>,
     network: Settings,
     links: Vec<Link>,
     shards: Vec<Shard>,
@@ -101,6 +110,8 @@ struct Worker {
     values: Destination,
     /// Rounds completed.
     clock: Clock,
+    /// Microseconds that pushes waited for servers since that was said last.
+    busy_us: u64,
 }
 
 impl Worker {
@@ -122,6 +133,7 @@ impl Worker {
         let (told, arrivals) = mpsc::unbounded_channel();
         let mut worker = Self {
             member: Default::default(),
+            former: None,
             network,
             links: Vec::new(),
             shards,
@@ -129,6 +141,7 @@ impl Worker {
             gradient: SharedValues::from(vec![1.0; flat.len as usize]),
             values,
             clock: Clock(0),
+            busy_us: 0,
         };
         for (server, address) in addresses.iter().enumerate() {
             worker.enter(resolved, &connector, server, address, &told).await?;
@@ -137,8 +150,30 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Connects to a server and becomes a member of it; worker 0 brings its shards their values.
+    /// Becomes a member of a server, once that knows its shards.
     async fn enter(
+        &mut self,
+        resolved: &Resolved,
+        connector: &Connector,
+        server: usize,
+        address: &str,
+        told: &mpsc::UnboundedSender<Arrival>,
+    ) -> Result<(), BenchError> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let entered = self.enter_once(resolved, connector, server, address, told).await;
+            if !matches!(entered, Err(BenchError::NotReady)) || Instant::now() > end {
+                return entered;
+            }
+            // What is still said over that connection is its end.
+            self.links.truncate(server);
+            while !matches!(self.arrivals.recv().await, Some(Arrival::Failed(_)) | None) {}
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// Connects to a server and becomes a member of it; worker 0 brings its shards their values.
+    async fn enter_once(
         &mut self,
         resolved: &Resolved,
         connector: &Connector,
@@ -160,7 +195,7 @@ impl Worker {
                 config_hash,
                 data_hash: 0,
                 sample_count: SAMPLES,
-                former: None,
+                former: self.former,
                 peers_at: None,
             };
             self.send(server, &ToServer::Join(join)).await?;
@@ -170,6 +205,7 @@ impl Worker {
                     other => welcome_only(&other)?,
                 }
             };
+            self.former = Some(self.member);
         }
         let (worker, incarnation) = self.member;
         let (clock, batch_count) = (Clock(0), BATCHES);
@@ -271,6 +307,7 @@ impl Worker {
                     if !matches!(pushed.outcome, PushOutcome::Applied { .. }) {
                         return Err(BenchError::Protocol(format!("a push was not applied: {pushed:?}")));
                     }
+                    self.busy_us += pushed.busy_us;
                     if let Some(shard) = self.shards.iter_mut().find(|known| known.id == pushed.shard) {
                         shard.awaits.1 = false;
                     }
@@ -308,7 +345,7 @@ impl Worker {
         for shard in &self.shards {
             let part = &values[shard.keys.as_indices()];
             let wanted = -RATE * shard.version.0 as f32;
-            let wrong = part.iter().find(|value| (**value - wanted).abs() > wanted.abs() * 1e-3);
+            let wrong = part.iter().find(|value| (**value - wanted).abs() > wanted.abs() * TOLERANCE);
             if let Some(wrong) = wrong {
                 let (id, version) = (shard.id, shard.version);
                 return Err(BenchError::Protocol(format!("{id}, {version}: {wrong} is not {wanted}")));
@@ -322,6 +359,7 @@ impl Worker {
 fn welcome_only(message: &ToPeer) -> Result<(), BenchError> {
     match message {
         ToPeer::Welcome { .. } => Ok(()),
+        ToPeer::Refused(refusal) if refusal.code == RefusalCode::NotReady => Err(BenchError::NotReady),
         ToPeer::Refused(refusal) => Err(BenchError::Protocol(refusal.text.shown())),
         other => Err(BenchError::Protocol(format!("a message that was not asked for: {other:?}"))),
     }

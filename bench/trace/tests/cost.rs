@@ -45,6 +45,7 @@ fn shard() -> Shard {
         batch: None,
         steps: Steps::Parts,
         guard: Guard::default(),
+        buffers: Default::default(),
     })
 }
 

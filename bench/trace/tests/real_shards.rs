@@ -103,6 +103,7 @@ impl World {
             // Every other world has whole steps.
             steps: if seed.is_multiple_of(2) { Steps::Whole } else { Steps::Parts },
             guard: Guard::default(),
+            buffers: Default::default(),
         };
         let header = Header {
             server: ServerId(0),

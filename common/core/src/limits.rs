@@ -14,6 +14,9 @@ pub const SERVER_COUNT_MAX: u32 = 1024;
 /// Most candidates for the coordinator: everyone who looks for it calls all of them at once.
 pub const COORDINATOR_COUNT_MAX: usize = 7;
 
+/// Shards of one server that it begins with; as many more can move to it as [`PLACES_MAX`] has room for.
+pub const SHARDS_PER_SERVER_MAX: u32 = 256;
+
 /// Workers that may be members of a run at once.
 pub const WORKER_COUNT_MAX: u32 = 16_384;
 

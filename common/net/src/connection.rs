@@ -124,6 +124,8 @@ pub(crate) struct Inner {
     pub(crate) certificate: Certificate,
     pub(crate) der: CertificateDer<'static>,
     control: Mutex<Option<(SendStream, RecvStream)>>,
+    /// Held by the transfer that is opening its streams.
+    opening: tokio::sync::Mutex<()>,
 }
 
 /// A peer's certificate with its role, once TLS has checked it.
@@ -151,7 +153,8 @@ impl Connection {
     ) -> Self {
         let remote = canonical(quic.remote_address());
         let Shown { role, certificate, der } = shown;
-        Self { inner: Arc::new(Inner { quic, role, remote, certificate, der, control: Mutex::new(control) }) }
+        let (control, opening) = (Mutex::new(control), tokio::sync::Mutex::default());
+        Self { inner: Arc::new(Inner { quic, role, remote, certificate, der, control, opening }) }
     }
 
     /// The peer's role, from its certificate.
@@ -232,6 +235,11 @@ impl Connection {
 
     pub(crate) fn quic(&self) -> &quinn::Connection {
         &self.inner.quic
+    }
+
+    /// The turn to open the streams of a transfer, in the order of asking.
+    pub(crate) async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.inner.opening.lock().await
     }
 
     pub(crate) const fn inner(&self) -> &Arc<Inner> {

@@ -15,7 +15,7 @@ use crate::connection::{CloseCode, Connection, Shown, canonical};
 use crate::error::{BindError, ConnectError};
 use crate::keys::{Certificate, Identity, KeysError, subject};
 use crate::peers::{Watch, objection};
-use crate::settings::{Path, Settings};
+use crate::settings::{Path, Settings, UNI_STREAMS};
 use crate::sparing::Sparing;
 use crate::tls::Refusal;
 use crate::{socket, tls};
@@ -123,7 +123,7 @@ impl Connector {
         };
         let refusal = Refusal::default();
         let mut config = ClientConfig::new(tls::connecting(&self.identity.present(), &refusal)?);
-        config.transport_config(self.settings.transport(path));
+        config.transport_config(self.settings.transport(path, UNI_STREAMS));
         Ok((endpoint, config, refusal))
     }
 

@@ -31,6 +31,6 @@ pub use gather::Gather;
 pub use keys::{Identity, KeysError};
 pub use listener::{Handshake, Listener};
 pub use runtime::{NetworkStopped, NetworkThread};
-pub use settings::Settings;
+pub use settings::{Settings, Shares};
 pub use slackline_core::role::Role;
 pub use transfer::{Arriving, Destination, Opening, SharedValues};

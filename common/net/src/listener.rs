@@ -61,8 +61,9 @@ impl Listener {
         // Its certificate is never shown: each handshake has a configuration of its own, with what is in force by then.
         let crypto = tls::listening(&identity.present(), &Refusal::default())?;
         let mut config = ServerConfig::with_crypto(crypto);
+        let streams = settings.uni_streams(identity.role());
         config
-            .transport_config(settings.transport(Path::Far))
+            .transport_config(settings.transport(Path::Far, streams))
             .max_incoming(HANDSHAKES_WAITING_MAX)
             .incoming_buffer_size(HANDSHAKE_BYTES_MAX)
             .incoming_buffer_size_total(HANDSHAKE_BYTES_TOTAL_MAX);
@@ -79,9 +80,9 @@ impl Listener {
         )
         .map_err(other)?;
         let transports = ByPath {
-            near_v4: settings.transport(Path::NearV4),
-            near_v6: settings.transport(Path::NearV6),
-            far: settings.transport(Path::Far),
+            near_v4: settings.transport(Path::NearV4, streams),
+            near_v6: settings.transport(Path::NearV6, streams),
+            far: settings.transport(Path::Far, streams),
         };
         let _watch = Watch::start(identity.clone());
         Ok(Self { endpoint, local, transports, identity: identity.clone(), _watch })

@@ -12,6 +12,7 @@ use quinn::congestion::CubicConfig;
 use quinn::{IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 use slackline_core::config::Transport;
 use slackline_core::config::timers::KEEP_ALIVES;
+use slackline_core::role::Role;
 
 /// Payload of the largest datagram that IPv4 can carry: 65,535 less its header and UDP's.
 const NEAR_V4_BYTES: u16 = 65_507;
@@ -29,8 +30,8 @@ const SMALLEST_BYTES: u16 = 1200;
 /// not notice, and the datagrams are lost.
 const SEGMENTED_BYTES_MAX: u16 = 6500;
 
-/// Streams of transfers that a peer may have open at once.
-const UNI_STREAMS: u32 = 256;
+/// Streams of transfers that a peer may have open at once, where nothing else bounds what it makes this side hold.
+pub(crate) const UNI_STREAMS: u32 = 256;
 
 /// One control stream is all that is needed; a few more do no harm.
 const BIDI_STREAMS: u32 = 4;
@@ -57,12 +58,25 @@ pub struct Settings {
     pub connection_window_bytes: u64,
     /// Unacknowledged bytes of one connection.
     pub send_window_bytes: u64,
+    /// What one session may make a server hold: see [`Settings::shares`].
+    pub session_bytes: u64,
     /// Buffers asked for a UDP socket, each way.
     pub socket_buffer_bytes: u64,
     /// A connection that hears nothing for this long is lost.
     pub idle_timeout: Duration,
     /// A quiet connection says something this often.
     pub keep_alive: Duration,
+}
+
+/// How what a session may make a server hold is divided, in bytes. Together less than all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares {
+    /// Arrived and not read.
+    pub unread: u64,
+    /// Transfers that are being put together, or wait for their shard.
+    pub arriving: u64,
+    /// Values that the peer has not acknowledged.
+    pub leaving: u64,
 }
 
 const MIB: u64 = 1 << 20;
@@ -77,6 +91,7 @@ impl Default for Settings {
             stream_window_bytes: 3 * MIB,
             connection_window_bytes: 64 * MIB,
             send_window_bytes: 64 * MIB,
+            session_bytes: 64 * MIB,
             socket_buffer_bytes: 4 * MIB,
             idle_timeout: Duration::from_secs(10),
             keep_alive: Duration::from_millis(2500),
@@ -96,6 +111,7 @@ impl Settings {
             stream_window_bytes: transport.stream_window_bytes,
             connection_window_bytes: transport.connection_window_bytes,
             send_window_bytes: transport.send_window_bytes,
+            session_bytes: transport.session_bytes,
             socket_buffer_bytes: transport.socket_buffer_bytes,
             idle_timeout: lease,
             keep_alive: lease / KEEP_ALIVES,
@@ -109,7 +125,31 @@ impl Settings {
         self.datagram_bytes.unwrap_or(largest).max(1472)
     }
 
-    pub(crate) fn transport(&self, path: Path) -> Arc<TransportConfig> {
+    /// The parts that [`Settings::session_bytes`] is divided into.
+    #[must_use]
+    pub const fn shares(&self) -> Shares {
+        let eighth = self.session_bytes / 8;
+        Shares { unread: 3 * eighth, arriving: 2 * eighth, leaving: 3 * eighth }
+    }
+
+    /// Streams of transfers that a peer may have open at a listener of this role. At a server, all of them unread must leave room in
+    /// the connection's window: else what nobody reads yet would keep out what it waits for.
+    pub(crate) const fn uni_streams(&self, role: Role) -> u32 {
+        if !matches!(role, Role::Server) {
+            return UNI_STREAMS;
+        }
+        let unread = self.shares().unread / self.stream_window_bytes;
+        let fits = (self.connection_window_bytes / self.stream_window_bytes).saturating_sub(1);
+        let streams = if unread < fits { unread } else { fits };
+        match streams {
+            0 => 1,
+            1..256 => streams as u32,
+            _ => UNI_STREAMS,
+        }
+    }
+
+    /// `streams` of transfers may the peer have open at once.
+    pub(crate) fn transport(&self, path: Path, streams: u32) -> Arc<TransportConfig> {
         let datagram = self.datagram(path);
         let mut discovery = MtuDiscoveryConfig::default();
         discovery.upper_bound(datagram.largest);
@@ -123,7 +163,7 @@ impl Settings {
             .enable_segmentation_offload(datagram.largest <= SEGMENTED_BYTES_MAX)
             .congestion_controller_factory(Arc::new(congestion))
             .initial_rtt(FIRST_ROUND_TRIP)
-            .max_concurrent_uni_streams(UNI_STREAMS.into())
+            .max_concurrent_uni_streams(streams.into())
             .max_concurrent_bidi_streams(BIDI_STREAMS.into())
             .stream_receive_window(var_int(self.stream_window_bytes))
             .receive_window(var_int(self.connection_window_bytes))
@@ -218,6 +258,27 @@ mod tests {
                 assert!(settings.initial_window(datagram) >= window);
             }
         }
+    }
+
+    #[test]
+    fn streams_that_nobody_reads_leave_room_for_those_that_are_read() {
+        for session in [1, 8 * MIB, 64 * MIB, 4096 * MIB] {
+            for (stream, connection) in
+                [(3 * MIB, 64 * MIB), (MIB, 4 * MIB), (4 * MIB, 4 * MIB), (65_536, MIB)]
+            {
+                let settings = Settings {
+                    session_bytes: session,
+                    stream_window_bytes: stream,
+                    connection_window_bytes: connection,
+                    ..Settings::default()
+                };
+                let streams = u64::from(settings.uni_streams(Role::Server));
+                assert!(streams == 1 || (streams + 1) * stream <= connection, "{settings:?}");
+                assert!(streams == 1 || streams * stream <= settings.shares().unread, "{settings:?}");
+            }
+        }
+        assert_eq!(Settings::default().uni_streams(Role::Server), 8);
+        assert_eq!(Settings::default().uni_streams(Role::Worker), UNI_STREAMS);
     }
 
     #[test]

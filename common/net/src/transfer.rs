@@ -1,5 +1,6 @@
 //! Values over QUIC: a header, then raw f32, a stream for each stripe, no copy on the way out and one on the way in.
 
+use std::any::Any;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{fmt, iter};
@@ -26,6 +27,8 @@ const PIECES: usize = 32;
 pub struct SharedValues {
     values: Arc<Vec<f32>>,
     part: Range<usize>,
+    /// Dropped when nothing has a part of these values any more, after them.
+    end: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl fmt::Debug for SharedValues {
@@ -37,14 +40,14 @@ impl fmt::Debug for SharedValues {
 impl From<Vec<f32>> for SharedValues {
     fn from(values: Vec<f32>) -> Self {
         let part = 0..values.len();
-        Self { values: Arc::new(values), part }
+        Self { values: Arc::new(values), part, end: None }
     }
 }
 
 impl From<Arc<Vec<f32>>> for SharedValues {
     fn from(values: Arc<Vec<f32>>) -> Self {
         let part = 0..values.len();
-        Self { values, part }
+        Self { values, part, end: None }
     }
 }
 
@@ -73,12 +76,20 @@ impl SharedValues {
         self.len() == 0
     }
 
+    /// The same, with something that is dropped once these values and all parts of them are: when they were sent, that is when the
+    /// peer has acknowledged all of them, for QUIC needs them until then.
+    #[must_use]
+    pub fn with_end(self, end: impl Send + Sync + 'static) -> Self {
+        Self { end: Some(Arc::new(end)), ..self }
+    }
+
     /// A part of these values, cut to those that exist.
     #[must_use]
     pub fn slice(&self, part: Range<usize>) -> Self {
         let start = part.start.min(self.len());
         let end = part.end.clamp(start, self.len());
-        Self { values: self.values.clone(), part: self.part.start + start..self.part.start + end }
+        let part = self.part.start + start..self.part.start + end;
+        Self { values: self.values.clone(), part, end: self.end.clone() }
     }
 
     /// Whether both are parts of one buffer.
@@ -92,8 +103,8 @@ impl SharedValues {
     /// # Errors
     /// The values themselves, when they are still shared.
     pub fn try_reclaim(self) -> Result<Vec<f32>, Self> {
-        let part = self.part;
-        Arc::try_unwrap(self.values).map_err(|values| Self { values, part })
+        let Self { values, part, end } = self;
+        Arc::try_unwrap(values).map_err(|values| Self { values, part, end })
     }
 
     fn to_bytes(&self) -> Bytes {
@@ -139,13 +150,22 @@ pub async fn send_pieces(
     let header = TransferHeader { stripe_count: cuts.len() as u32, ..header };
     if let [stripe] = cuts[..] {
         let chunks = chunks(header.with_stripe(stripe), pieces);
-        return send_stripe(connection.clone(), chunks).await;
+        let turn = connection.turn().await;
+        let stream = open(connection).await?;
+        drop(turn);
+        return send_stripe(stream, chunks).await;
     }
     let mut sending = JoinSet::new();
-    for stripe in cuts {
-        let first = (stripe.start - header.keys.start) as usize;
-        let cut = cut(pieces, first..first + stripe.len as usize);
-        sending.spawn(send_stripe(connection.clone(), chunks(header.with_stripe(stripe), &cut)));
+    {
+        // One transfer has all its streams before the next has any: a peer that lets only so many be open could otherwise have parts
+        // of many transfers, and of none that it has room for all that is missing.
+        let _turn = connection.turn().await;
+        for stripe in cuts {
+            let first = (stripe.start - header.keys.start) as usize;
+            let cut = cut(pieces, first..first + stripe.len as usize);
+            let stream = open(connection).await?;
+            sending.spawn(send_stripe(stream, chunks(header.with_stripe(stripe), &cut)));
+        }
     }
     while let Some(ended) = sending.join_next().await {
         // On the first error the other streams are dropped with the set, and so abandoned.
@@ -172,9 +192,13 @@ fn chunks(header: TransferHeader, pieces: &[SharedValues]) -> Vec<Bytes> {
     iter::once(header).chain(pieces.map(SharedValues::to_bytes)).collect()
 }
 
-async fn send_stripe(connection: Connection, mut chunks: Vec<Bytes>) -> Result<(), TransferError> {
+/// Waits while the peer lets no more streams be open.
+async fn open(connection: &Connection) -> Result<Sending, TransferError> {
     let stream = connection.quic().open_uni().await.map_err(ConnectionError::from)?;
-    let mut sending = Sending { stream, complete: false };
+    Ok(Sending { stream, complete: false })
+}
+
+async fn send_stripe(mut sending: Sending, mut chunks: Vec<Bytes>) -> Result<(), TransferError> {
     sending.stream.write_all_chunks(&mut chunks).await.map_err(ConnectionError::from)?;
     sending.complete = true;
     // An error would mean that the stream has ended before, which `write_all_chunks` has just disproved.

@@ -4,7 +4,7 @@
 mod pair;
 
 use pair::{Pair, pair, push, settings};
-use slackline_core::ids::KeyRange;
+use slackline_core::ids::{KeyRange, ShardId};
 use slackline_core::wire::{TransferHeader, WireError};
 use slackline_net::{
     Arriving, Connection, ConnectionError, Destination, Gather, Settings, SharedValues, TransferError,
@@ -318,4 +318,67 @@ async fn a_send_that_is_dropped_half_way_never_looks_whole() {
     let destination = Destination::new(header.keys, vec![0.0; 5_000_000]).unwrap();
     let outcome = arriving.read_into(&destination).await;
     assert_eq!(outcome, Err(TransferError::Connection(ConnectionError::StreamAbandoned)));
+}
+
+/// The first of several transfers is read, and the streams of the others are not: what those have in the connection's window must not
+/// keep out what the first still lacks. Then the next is read.
+#[tokio::test]
+async fn transfers_that_are_read_one_by_one_do_not_wait_for_those_that_are_not_read() {
+    const KIB: u64 = 1024;
+    let narrow = Settings {
+        streams: 4,
+        stripe_bytes: 64 * KIB,
+        stream_window_bytes: 256 * KIB,
+        connection_window_bytes: 1024 * KIB,
+        ..settings()
+    };
+    let Pair { listener: _l, connector: _c, server, worker } = pair(&narrow).await;
+    let count = 1_000_000;
+    let sent = SharedValues::from(values(count));
+    let mut sending = tokio::task::JoinSet::new();
+    for shard in 0..6 {
+        let header = TransferHeader { shard: ShardId(shard), ..push(KeyRange::new(0, count as u64)) };
+        let (connection, sent) = (worker.connection.clone(), sent.clone());
+        sending.spawn(async move { transfer::send(&connection, header, &sent, &narrow).await.unwrap() });
+    }
+    for shard in 0..6 {
+        // Stripes of another transfer among its own would be refused.
+        let (received, stripes) =
+            tokio::time::timeout(pair::WITHIN, gather(&server.connection)).await.unwrap();
+        assert_eq!(stripes, 4, "of shard {shard}");
+        assert!(bits(&received) == bits(sent.as_ref()));
+    }
+    while let Some(ended) = sending.join_next().await {
+        ended.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_ends_with_values_ends_when_the_peer_has_acknowledged_them() {
+    struct End(tokio::sync::oneshot::Sender<()>);
+    impl Drop for End {
+        fn drop(&mut self) {
+            let (sender, _) = tokio::sync::oneshot::channel();
+            let _ = std::mem::replace(&mut self.0, sender).send(());
+        }
+    }
+    let Pair { listener: _l, connector: _c, server, worker } = pair(&settings()).await;
+    let (sender, mut ended) = tokio::sync::oneshot::channel();
+    let count = 2_000_000;
+    let sent = SharedValues::from(values(count)).with_end(End(sender));
+    let part = sent.slice(0..count);
+    drop(sent);
+    assert!(ended.try_recv().is_err(), "a part is there");
+    let header = push(KeyRange::new(0, count as u64));
+    let read = async {
+        let received = gather(&server.connection).await;
+        received.0.len()
+    };
+    let settings = settings();
+    let (outcome, received) =
+        tokio::join!(transfer::send(&worker.connection, header, &part, &settings), read);
+    outcome.unwrap();
+    assert_eq!(received, count);
+    drop(part);
+    tokio::time::timeout(pair::WITHIN, ended).await.unwrap().unwrap();
 }

@@ -50,6 +50,7 @@ mod pieces;
 mod place;
 pub mod priority;
 mod remote;
+mod saved;
 mod store;
 
 pub use blocks::Blocks;
@@ -59,4 +60,5 @@ pub use load::{Loaded, Origin, Source};
 pub use manifest::{Expect, FORMAT, Kind, Manifest, PartEntry, RunId, Stamp, parse_manifest};
 pub use part::{Array, ArrayPlace, ParsedPart, Part, PartHeader, Span, parse_part};
 pub use pieces::PIECE;
+pub use saved::Saved;
 pub use store::{Committed, Store};

@@ -183,14 +183,23 @@ impl Store {
         Reader::new(&self.place, manifest, &contents).check_sizes().await?;
         if !self.place.write_manifest(&file, bytes.clone()).await? {
             // Someone was first. Perhaps we were: an answer that was lost is asked for again.
-            let there = self.place.read(&file, 0..MANIFEST_MAX).await?;
-            if there.is_none_or(|there| there != bytes) {
+            let there = self.place.read(&file, 0..MANIFEST_MAX).await?.unwrap_or_default();
+            if there != bytes && !self.is_same(manifest, &file, &there) {
                 return Err(self.taken(number, number));
             }
         }
         let mut removed = 0;
         let left = self.remove_older(number, keep, &mut removed).await.err();
         Ok(Committed { removed, left })
+    }
+
+    /// Whether a manifest that is there is of the same cut with the same parts. One who was killed before it knew, and begins again, says
+    /// otherwise when it was made, what lies beneath, and how long the run has taken.
+    fn is_same(&self, manifest: &Manifest, file: &str, there: &[u8]) -> bool {
+        parse_manifest(&self.place.name(file), there).is_ok_and(|there| {
+            let Manifest { created, bases, coordinator, .. } = manifest.clone();
+            Manifest { created, bases, coordinator, ..there } == *manifest
+        })
     }
 
     fn taken(&self, number: u64, newest: u64) -> CheckpointError {

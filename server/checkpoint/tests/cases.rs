@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use common::{EXPECT, KEYS, STAMP, State, load_at, manifest, save, write_parts};
 use slackline_checkpoint::{CheckpointError, Damage, Expect, Manifest, RunId, Stamp, Store};
-use slackline_core::ids::KeyRange;
+use slackline_core::ids::{KeyRange, Version};
 
 fn store(folder: &Path) -> Store {
     Store::create(folder.to_str().unwrap()).unwrap()
@@ -75,6 +75,18 @@ async fn missing_empty_and_half_written_folders_are_three_refusals() {
     assert!(matches!(Store::open("ftp://host/path"), Err(CheckpointError::Address { .. })));
     #[cfg(not(feature = "s3"))]
     assert!(Store::open("s3://bucket/path").unwrap_err().to_string().contains("feature s3"));
+}
+
+/// A coordinator that is killed before it hears that its manifest is there begins again, a little later.
+#[tokio::test]
+async fn a_checkpoint_is_committed_again_with_the_same_parts_only() {
+    let (_folder, store, newest) = three().await;
+    let later = Manifest { created: newest.created + 60, ..newest.clone() };
+    store.commit(&later, 3).await.unwrap();
+    assert_eq!(store.newest(&EXPECT).await.unwrap(), Some(newest.clone()), "the first one stays");
+    let mut other = newest;
+    other.parts[0].version = Version(99);
+    assert!(matches!(store.commit(&other, 3).await, Err(CheckpointError::Taken { number: 3, .. })));
 }
 
 /// Three checkpoints; answers the folder, the store and the newest manifest.

@@ -98,8 +98,8 @@ impl Daemon {
     pub(super) async fn forget(&mut self) {
         let config = &self.resolved.config;
         let can_go_on = config.cluster.durability == Durability::Disk || config.checkpoint.every.is_some();
-        let is_over = matches!(self.end, Some(End::Complete | End::Failed(_)));
-        let forget = is_over || !can_go_on;
+        // A run that failed or was stopped goes on when it is started again; only a complete one stays over.
+        let forget = self.end == Some(End::Complete) || !can_go_on;
         let over = self.end.as_ref().map(|end| match end {
             End::Complete => "the run is complete",
             End::Stopped(reason) | End::Failed(reason) => reason.as_str(),
@@ -110,17 +110,26 @@ impl Daemon {
             tracing::warn!("{error}; candidates that stand by are not told that the run is over");
         }
         let folder = &self.home.surroundings.journals;
-        if forget
-            && !self.is_deposed
-            && let Err(error) = journal::forget(folder)
-        {
+        if !forget || self.is_deposed {
+            if matches!(self.end, Some(End::Failed(_))) && !self.is_deposed {
+                tracing::warn!(
+                    "what this server has of the run stays in {}: started again it goes on with that, or anew with --fresh",
+                    folder.display()
+                );
+            }
+            return;
+        }
+        if let Err(error) = journal::forget(folder) {
             tracing::warn!("{} cannot be removed: {error}", folder.display());
         }
     }
 }
 
-/// What changes nothing that a restarted coordinator needs: most events of a training run.
+/// What changes nothing that a restarted coordinator needs: most events of a training run, and what strangers can do.
 pub(super) fn is_passing(event: &ControlEvent) -> bool {
+    if matches!(event, ControlEvent::TurnedAway { .. }) {
+        return true;
+    }
     let ControlEvent::Message { message, .. } = event else { return false };
     matches!(
         message,

@@ -33,7 +33,8 @@ impl Daemon {
                 ClusterNotice::InStep { .. }
                 | ClusterNotice::Trouble { what: None, .. }
                 | ClusterNotice::Saved { .. }
-                | ClusterNotice::Back { .. },
+                | ClusterNotice::Back { .. }
+                | ClusterNotice::Goes { waiting: 0, .. },
             ) => tracing::info!("{notice}"),
             Notice::Cluster(_) => tracing::warn!("{notice}"),
             Notice::Grouped { generation, .. } => tracing::info!(group = generation.0, "{notice}"),

@@ -33,7 +33,7 @@ pub(crate) struct Real;
 impl Disk for Real {
     fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
         if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
+            make_folders(folder)?;
         }
         let file = OpenOptions::new().create(true).write(true).truncate(true).open(path)?;
         Ok(Box::new(file))
@@ -46,6 +46,20 @@ impl Disk for Real {
             None => Ok(()),
         }
     }
+}
+
+/// Makes a folder and those above it, durably.
+pub(crate) fn make_folders(folder: &Path) -> io::Result<()> {
+    if folder.as_os_str().is_empty() || folder.is_dir() {
+        return Ok(());
+    }
+    let above = folder.parent().filter(|above| !above.as_os_str().is_empty());
+    above.map_or(Ok(()), make_folders)?;
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    fs::File::open(above.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 impl File for fs::File {

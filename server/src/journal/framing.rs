@@ -5,7 +5,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// What each frame begins with: a mark, the lengths of head and payload, what was durable before it, and the checksum of all of it.
 pub(super) const FRONT_BYTES: usize = 32;
-pub(super) const MARK: [u8; 4] = *b"SLJ1";
+const MARK: [u8; 4] = *b"SLJ1";
 
 /// What a frame begins with.
 pub(super) fn front(head: &[u8], payload: &[u8], durable: u64) -> [u8; FRONT_BYTES] {
@@ -40,6 +40,20 @@ pub(super) fn lengths(front: &[u8; FRONT_BYTES], left: u64) -> Option<(usize, us
 
 pub(super) fn is_whole(front: &[u8; FRONT_BYTES], head: &[u8], payload: &[u8]) -> bool {
     front[24..] == checksum(&front[..24], head, payload).to_le_bytes()
+}
+
+/// Whether the frame at `bad`, which is not whole, is more than the end that a crash leaves: a later frame was begun when it was on the disk
+/// already.
+pub(crate) fn is_damaged(bytes: &[u8], bad: u64) -> bool {
+    let from = usize::try_from(bad).map_or(bytes.len(), |bad| bad.saturating_add(1).min(bytes.len()));
+    let marks = bytes[from..].windows(MARK.len()).enumerate().filter(|(_, window)| *window == MARK);
+    marks.map(|(place, _)| &bytes[from + place..]).any(|rest| {
+        rest.split_first_chunk::<FRONT_BYTES>().is_some_and(|(front, after)| {
+            lengths(front, rest.len() as u64).is_some_and(|(head, payload, durable)| {
+                is_whole(front, &after[..head], &after[head..head + payload]) && durable > bad
+            })
+        })
+    })
 }
 
 /// One frame without a head.

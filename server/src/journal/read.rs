@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 
 use slackline_core::ids::{Generation, KeyRange, ShardId};
 use slackline_core::wire;
-use slackline_server_core::replica::{Entry, Frame, Index};
-use slackline_server_core::shard::ShardState;
+use slackline_server_core::replica::{Frame, Index, Kept};
 
-use super::framing::{FRONT_BYTES, MARK, is_whole, lengths};
+use super::framing::{FRONT_BYTES, is_damaged, is_whole, lengths};
 use crate::frames::{Assembler, Content, FrameError, Head, Opening};
 
 pub(super) const UNFINISHED: &str = "unfinished";
@@ -75,20 +74,23 @@ fn parse(path: &Path) -> Option<(ShardId, u64)> {
     Some((ShardId(shard.parse().ok()?), number.parse().ok()?))
 }
 
+/// The files of a folder; none where it is not there.
+fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        entries => entries?.map(|entry| Ok(entry?.path())).collect(),
+    }
+}
+
 /// The journals of a folder by shard and number.
 fn all(folder: &Path) -> io::Result<BTreeMap<(ShardId, u64), PathBuf>> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
-        entries => entries?,
-    };
-    let mut found = BTreeMap::new();
-    for entry in entries {
-        let path = entry?.path();
-        if let Some(key) = parse(&path) {
-            found.insert(key, path);
-        }
-    }
-    Ok(found)
+    Ok(files(folder)?.into_iter().filter_map(|path| Some((parse(&path)?, path))).collect())
+}
+
+/// Removes states that were being written when the process before ended.
+fn remove_unfinished(folder: &Path) -> io::Result<()> {
+    let is_unfinished = |path: &PathBuf| path.extension().is_some_and(|extension| extension == UNFINISHED);
+    files(folder)?.iter().filter(|path| is_unfinished(path)).try_for_each(fs::remove_file)
 }
 
 pub(super) fn files_of(folder: &Path, shard: ShardId) -> io::Result<Vec<PathBuf>> {
@@ -102,6 +104,7 @@ pub(super) fn last_number(folder: &Path, shard: ShardId) -> Option<u64> {
 /// The newest journal of each shard, read from its first byte to its last; states that were being written are removed.
 pub(crate) fn find(folder: &Path) -> Result<BTreeMap<ShardId, Found>, JournalError> {
     let failed = |source| JournalError::Io { path: folder.to_owned(), source };
+    remove_unfinished(folder).map_err(failed)?;
     let mut newest = BTreeMap::new();
     for ((shard, _), path) in all(folder).map_err(failed)? {
         newest.insert(shard, path);
@@ -123,21 +126,12 @@ pub(crate) fn find(folder: &Path) -> Result<BTreeMap<ShardId, Found>, JournalErr
     Ok(found)
 }
 
-/// What was read of a shard.
-#[derive(Debug)]
-pub(crate) struct Kept {
-    /// The last entry in the state.
-    pub(crate) index: Index,
-    /// The generation in which the shard was led last.
-    pub(crate) generation: Generation,
-    /// The state that the journal begins with.
-    pub(crate) state: ShardState,
-    /// The entries after it.
-    pub(crate) entries: Vec<Entry>,
-}
-
-/// The state of a shard, and the entries after it up to the first that is torn.
-pub(crate) fn load(folder: &Path, shard: ShardId, keys: KeyRange) -> Result<Kept, JournalError> {
+/// The generation in which a shard was led last, its state, and the entries after that up to the first that is torn.
+pub(crate) fn load(
+    folder: &Path,
+    shard: ShardId,
+    keys: KeyRange,
+) -> Result<(Generation, Kept), JournalError> {
     let failed = |source| JournalError::Io { path: folder.to_owned(), source };
     let path = files_of(folder, shard).map_err(failed)?.pop();
     let path = path.ok_or_else(|| JournalError::Missing { folder: folder.to_owned(), shard })?;
@@ -158,16 +152,16 @@ pub(crate) fn load(folder: &Path, shard: ShardId, keys: KeyRange) -> Result<Kept
             Content::Bytes(bytes) => bytes.copy_from_slice(payload),
         }
         match assembler.take(head, content).map_err(no_sense)? {
-            Some(Frame::State { index, state: whole, .. }) => {
-                state = Some((index, std::sync::Arc::unwrap_or_clone(whole)));
+            Some(Frame::State { index, at, state: whole }) => {
+                state = Some((index, at, std::sync::Arc::unwrap_or_clone(whole)));
                 entries.clear();
             }
             Some(Frame::Entry(entry)) => entries.push(std::sync::Arc::unwrap_or_clone(entry)),
             None => {}
         }
     }
-    let (index, state) = state.ok_or_else(|| no_sense(FrameError::Order("it has no whole state")))?;
-    Ok(Kept { index, generation, state, entries })
+    let (index, at, state) = state.ok_or_else(|| no_sense(FrameError::Order("it has no whole state")))?;
+    Ok((generation, Kept { index, at, state, entries }))
 }
 
 /// The frames of a file, one after another.
@@ -236,18 +230,9 @@ impl Frames {
         let failed = |source| JournalError::Io { path: self.path.clone(), source };
         // Only what a crash can have left: some batches. A journal that is damaged early is read whole here, once.
         let bytes = fs::read(&self.path).map_err(failed)?;
-        let from = usize::try_from(bad).map_or(bytes.len(), |bad| (bad + 1).min(bytes.len()));
-        let marks = bytes[from..].windows(MARK.len()).enumerate().filter(|(_, window)| *window == MARK);
-        for (place, _) in marks {
-            let rest = &bytes[from + place..];
-            let Some((front, after)) = rest.split_first_chunk::<FRONT_BYTES>() else { break };
-            if let Some((head, payload, durable)) = lengths(front, rest.len() as u64)
-                && is_whole(front, &after[..head], &after[head..head + payload])
-                && durable > bad
-            {
-                return Err(JournalError::Damaged { path: self.path.clone(), at: bad });
-            }
+        match is_damaged(&bytes, bad) {
+            true => Err(JournalError::Damaged { path: self.path.clone(), at: bad }),
+            false => Ok(()),
         }
-        Ok(())
     }
 }

@@ -68,7 +68,7 @@ fn files(folder: &Path) -> BTreeSet<String> {
 }
 
 fn loaded(folder: &Path) -> Vec<u64> {
-    let kept = load(folder, SHARD, KEYS).unwrap();
+    let (_, kept) = load(folder, SHARD, KEYS).unwrap();
     let numbers = std::iter::once(kept.index.0).chain(kept.entries.iter().map(|entry| entry.index.0));
     numbers.collect()
 }
@@ -85,6 +85,29 @@ fn written(folder: &Path, entries: std::ops::RangeInclusive<u64>) {
 }
 
 #[test]
+fn what_lies_there_from_an_earlier_term_is_never_of_a_later_one() {
+    // A server that led, was replaced and leads again: killed before its new state is on the disk, it has the one of before.
+    let folder = tempfile::tempdir().unwrap();
+    let mut kept = journal(folder.path(), Arc::new(Real));
+    kept.journal.write(state(7));
+    kept.written(7);
+    kept.journal.begin(Generation(6));
+    drop(kept);
+    let before = find(folder.path()).unwrap()[&SHARD];
+    assert_eq!(before.opening, opening());
+    // With its state it is of the later term; what was being written when a process ended is removed.
+    fs::write(folder.path().join("shard-00009-0000000009.unfinished"), "half").unwrap();
+    let mut kept = journal(folder.path(), Arc::new(Real));
+    kept.journal.begin(Generation(6));
+    kept.journal.write(state(9));
+    kept.written(9);
+    drop(kept);
+    let after = find(folder.path()).unwrap()[&SHARD];
+    assert_eq!(after.opening, Opening { generation: Generation(6), ..opening() });
+    assert_eq!(files(folder.path()).len(), 1);
+}
+
+#[test]
 fn a_state_and_the_entries_after_it_come_back() {
     let folder = tempfile::tempdir().unwrap();
     let mut kept = journal(folder.path(), Arc::new(Real));
@@ -96,8 +119,9 @@ fn a_state_and_the_entries_after_it_come_back() {
     kept.journal.write(entry(200));
     kept.written(200);
     drop(kept);
-    let kept = load(folder.path(), SHARD, KEYS).unwrap();
-    assert_eq!((kept.index, kept.generation), (Index(7), Generation(5)));
+    let (generation, kept) = load(folder.path(), SHARD, KEYS).unwrap();
+    let Frame::State { at, .. } = state(7) else { unreachable!() };
+    assert_eq!((kept.index, kept.at, generation), (Index(7), at, Generation(5)));
     assert_eq!(kept.state.facts, 7_u64.to_le_bytes());
     assert_eq!(kept.entries.len(), 193);
     for (index, entry_back) in (8..).zip(&kept.entries) {

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, Sequence, SessionId, Version, WorkerId};
-use slackline_core::wire::{Origin, Place};
+use slackline_core::wire::{Origin, Place, PullKind};
 use slackline_server_core::shard::Push;
 
 use super::*;
+use crate::budget::Budget;
+use crate::directory::Outgoing;
 use crate::{pair, parts};
 
 /// An owner that leads its shard, with what it says.
@@ -19,11 +21,17 @@ struct Led {
 
 /// Within a runtime.
 fn started() -> Led {
+    started_with(|_| {})
+}
+
+/// The same, with sessions.
+fn started_with(sessions: impl FnOnce(&Surroundings)) -> Led {
     let resolved = pair::resolved();
     let settings = parts::host_settings(ServerId(0), &resolved.config, ShardId(0)).unwrap();
     let folder = pair::key_folder();
     let (word_sender, words) = mpsc::unbounded_channel();
     let surroundings = Arc::new(pair::surroundings(&folder, word_sender));
+    sessions(&surroundings);
     let (owner, thread) = Owner::start(settings, &surroundings, None).unwrap();
     Led { owner, thread, words, _folder: folder }
 }
@@ -40,7 +48,7 @@ fn leads() -> Order {
 }
 
 fn task(event: ShardEvent) -> Task {
-    Task { event, arrived: Instant::now() }
+    Task { event, arrived: Instant::now(), waited: Duration::ZERO, _room: None }
 }
 
 impl Led {
@@ -100,7 +108,7 @@ async fn the_time_that_a_push_lay_there_is_told_with_its_answer() {
     let resolved = pair::resolved();
     let settings = parts::host_settings(ServerId(0), &resolved.config, ShardId(0)).unwrap();
     let (notes, _noted) = mpsc::channel(1);
-    let mut performer = Performer::new(&settings, surroundings, notes, Spare::default());
+    let mut performer = Performer::new(&settings, surroundings, notes);
     let push = ShardEvent::Push(Push {
         session: SessionId(1),
         worker: WorkerId(0),
@@ -112,9 +120,49 @@ async fn the_time_that_a_push_lay_there_is_told_with_its_answer() {
         samples: 1,
         gradient: None,
     });
-    let before = Instant::now().checked_sub(Duration::from_millis(5)).unwrap();
-    performer.taken_up(&push, before);
+    let arrived = Instant::now().checked_sub(Duration::from_millis(5)).unwrap();
+    let task = Task { event: push, arrived, waited: Duration::from_millis(7), _room: None };
+    performer.taken_up(&task.event, task.busy());
     let busy_us = performer.busy_of(SessionId(1), Sequence(1));
-    assert!((5000..5_000_000).contains(&busy_us), "{busy_us}");
+    // Also that in which there was no room for it.
+    assert!((12_000..5_000_000).contains(&busy_us), "{busy_us}");
     assert_eq!(performer.busy_of(SessionId(1), Sequence(1)), 0, "once");
+}
+
+// All that was pulled lay in memory, in as many versions as there were pushes meanwhile.
+#[tokio::test]
+async fn a_pull_for_which_there_is_no_room_is_served_when_there_is_with_what_there_is_then() {
+    const SESSION: SessionId = SessionId(3);
+    let meeting = pair::Pair::meet().await;
+    let (outgoing, mut waiting) = mpsc::channel(16);
+    let (to_another, mut another) = mpsc::channel(16);
+    let settings = parts::host_settings(ServerId(0), &pair::resolved().config, ShardId(0)).unwrap();
+    let mut led = started_with(|surroundings| {
+        // Room for two shards.
+        let budget = || Budget::new(1, 4 * settings.shard.keys.len);
+        surroundings.directory.insert(SESSION, outgoing, meeting.server.clone(), budget());
+        surroundings.directory.insert(SessionId(4), to_another, meeting.server.clone(), budget());
+    });
+    led.order(leads()).await;
+    assert!(matches!(led.words.recv().await, Some(Word::Host(ShardId(0), HostEffect::Leads { .. }))));
+    let initial = vec![0.5; led.owner.keys.len as usize];
+    led.owner.inbox.send(task(ShardEvent::Initialize(initial))).await.unwrap();
+    assert!(matches!(led.words.recv().await, Some(Word::HasValues(ShardId(0)))));
+    for (session, request) in [(SESSION, 1), (SESSION, 2), (SESSION, 3), (SessionId(4), 4)] {
+        let pull = ShardEvent::Pull { session, reader: None, request, kind: PullKind::Snapshot };
+        led.order(Order::Shard(pull)).await;
+    }
+    assert!(
+        matches!(another.recv().await, Some(Outgoing::Values(_))),
+        "the room of one session is not another's"
+    );
+    let mut values = Vec::new();
+    while let Ok(Outgoing::Values(sent)) = waiting.try_recv() {
+        values.push(sent);
+    }
+    assert_eq!(values.iter().map(|sent| sent.header.sequence.0).collect::<Vec<_>>(), [1, 2]);
+    drop(values.pop());
+    let Some(Outgoing::Values(third)) = waiting.recv().await else { panic!("the third pull is served") };
+    assert_eq!((third.header.sequence, third.values.as_ref()[0]), (Sequence(3), 0.5));
+    assert!(third.values.shares_with(&values[0].values));
 }

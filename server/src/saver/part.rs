@@ -7,11 +7,15 @@ use slackline_core::ids::{Clock, ShardId};
 use slackline_core::limits::PART_ENTRY_BYTES_MAX;
 use slackline_server_core::shard::{FormerShard, Joined, ShardState, StateArray};
 
-/// A shard's facts as a part has them: its clock, the facts, and the gradients that wait. Those are as many as there are slow workers, and so
-/// not the same at all shards, which the arrays of a checkpoint must be.
-type Facts = (u64, Vec<u8>, Vec<(String, Vec<f32>)>);
+/// Before the gradients that wait: the shard's clock, its facts, and the name and length of each.
+type Head = (u64, Vec<u8>, Vec<(String, u64)>);
 
-/// Parts the arrays that every shard has from those that wait, and packs the facts.
+/// Parts the arrays that every shard has from the gradients that wait, and packs those with the facts: they are as many as there are slow
+/// workers, and so not the same at all shards, which the arrays of a checkpoint must be.
+///
+/// ```text
+/// length of the head (u64, little endian) | head (bincode) | values of all that wait, one after another (f32, little endian)
+/// ```
 pub(super) fn packed(
     clock: Clock,
     facts: Vec<u8>,
@@ -19,10 +23,41 @@ pub(super) fn packed(
 ) -> Result<(Vec<Array>, Vec<u8>), String> {
     let (waiting, own): (Vec<_>, Vec<_>) = arrays.into_iter().partition(|array| array.name.contains('.'));
     let own = own.into_iter().map(|StateArray { name, values }| Array { name, values }).collect();
-    let waiting = waiting.into_iter().map(|StateArray { name, values }| (name, values.to_vec())).collect();
-    let facts: Facts = (clock.0, facts, waiting);
-    let facts = slackline_core::wire::encode_state(&facts).map_err(|error| error.to_string())?;
-    Ok((own, facts))
+    let lengths = waiting.iter().map(|array| (array.name.clone(), array.values.len() as u64)).collect();
+    let head: Head = (clock.0, facts, lengths);
+    let head = slackline_core::wire::encode_state(&head).map_err(|error| error.to_string())?;
+    let values: usize = waiting.iter().map(|array| array.values.len()).sum();
+    let mut packed = Vec::with_capacity(LENGTH + head.len() + values * size_of::<f32>());
+    packed.extend_from_slice(&(head.len() as u64).to_le_bytes());
+    packed.extend_from_slice(&head);
+    waiting.iter().for_each(|array| packed.extend_from_slice(bytemuck::cast_slice(&array.values)));
+    Ok((own, packed))
+}
+
+/// Bytes of the length of the head.
+const LENGTH: usize = size_of::<u64>();
+
+/// Facts that were packed: the clock, the facts, the gradients that wait.
+fn unpacked(bytes: &[u8]) -> Result<(Clock, Vec<u8>, Vec<StateArray>), String> {
+    let torn = || "they are shorter than they say".to_owned();
+    let (length, rest) = bytes.split_first_chunk::<LENGTH>().ok_or_else(torn)?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| torn())?;
+    let (head, mut rest) = rest.split_at_checked(length).ok_or_else(torn)?;
+    let (clock, facts, lengths): Head =
+        slackline_core::wire::decode_state(head).map_err(|error| error.to_string())?;
+    let mut waiting = Vec::new();
+    for (name, values) in lengths {
+        let bytes = usize::try_from(values).ok().and_then(|values| values.checked_mul(size_of::<f32>()));
+        let (values, others) = bytes.and_then(|bytes| rest.split_at_checked(bytes)).ok_or_else(torn)?;
+        // Not by a cast: they lie wherever the head ends.
+        let values = values.as_chunks::<4>().0.iter().map(|value| f32::from_le_bytes(*value)).collect();
+        waiting.push(StateArray { name, values: Arc::new(values) });
+        rest = others;
+    }
+    if !rest.is_empty() {
+        return Err(format!("{} bytes of them belong to nothing", rest.len()));
+    }
+    Ok((Clock(clock), facts, waiting))
 }
 
 /// A shard's state out of what was loaded for its keys. `is_same_run` keeps its members, where the shard is the same.
@@ -31,18 +66,15 @@ pub(super) fn state_of(shard: ShardId, loaded: Loaded, is_same_run: bool) -> Res
     let arrays = arrays.into_iter().map(|Array { name, values }| StateArray { name, values }).collect();
     let mut former = Vec::new();
     for source in sources {
-        let unreadable =
-            |why: &dyn std::fmt::Display| format!("the facts of {} cannot be read: {why}", source.shard);
-        let (clock, facts, waiting): Facts =
-            slackline_core::wire::decode_state(&source.facts).map_err(|why| unreadable(&why))?;
-        let waiting = waiting.into_iter();
+        let (clock, facts, waiting) = unpacked(&source.facts)
+            .map_err(|why| format!("the facts of {} cannot be read: {why}", source.shard))?;
         former.push(FormerShard {
             shard: source.shard,
             keys: source.keys,
             version: source.version,
-            clock: Clock(clock),
+            clock,
             facts,
-            waiting: waiting.map(|(name, values)| StateArray { name, values: Arc::new(values) }).collect(),
+            waiting,
         });
     }
     let joined = ShardState::join((shard, keys), arrays, former, is_same_run);
@@ -92,5 +124,33 @@ pub(super) async fn heard(store: &Store, shard: ShardId, words: &[u8]) -> Result
             store.entry(number, shard, checksum).await.map_err(|error| error.to_string())
         }
         Err(error) => Err(format!("the entry of {shard}: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn array(name: &str, values: &[f32]) -> StateArray {
+        StateArray { name: name.to_owned(), values: Arc::new(values.to_vec()) }
+    }
+
+    #[test]
+    fn gradients_that_wait_come_back_with_the_facts_and_no_damage_is_taken_for_them() {
+        let arrays = vec![
+            array("values", &[1.0, 2.0]),
+            array("collected.0", &[3.0]),
+            array("collected.1", &[4.0, 5.0]),
+        ];
+        let (own, bytes) = packed(Clock(7), vec![1, 2, 3], arrays.clone()).unwrap();
+        assert_eq!(own.len(), 1);
+        let (clock, facts, waiting) = unpacked(&bytes).unwrap();
+        assert_eq!((clock, facts), (Clock(7), vec![1, 2, 3]));
+        assert_eq!(waiting, arrays[1..]);
+        for cut in 0..bytes.len() {
+            assert!(unpacked(&bytes[..cut]).is_err(), "{cut} bytes of {}", bytes.len());
+        }
+        assert!(unpacked(&[&bytes[..], &[0]].concat()).is_err());
+        assert!(unpacked(&[0xff; 64]).is_err());
     }
 }

@@ -7,7 +7,7 @@ use slackline_core::ids::{Generation, Moment, ServerId, ShardId};
 use slackline_core::layout::Layout;
 use slackline_core::wire::{Holding, Origin, Place};
 use slackline_server_core::control::{Commit, CoordinatorSettings, MapRecord};
-use slackline_server_core::replica::{Index, Role};
+use slackline_server_core::replica::{Kept, Role};
 use slackline_server_core::{
     Control, ControlEffect, ControlEvent, ControlSettings, HostEffect, HostEvent, ShardEffect, ShardState,
 };
@@ -47,6 +47,7 @@ impl World {
                 .collect(),
             steps: scenario.steps,
             disk,
+            on_disk: scenario.durability == Durability::Disk,
             stop_on_bad_gradient: true,
             coordinator_at: ServerId(0),
             coordinator: (index == 0).then_some(CoordinatorSettings {
@@ -256,23 +257,26 @@ impl World {
     /// A state that a host asked for is there, or not.
     pub(crate) fn fetch(&mut self, server: usize, shard: ShardId, place: &Place) {
         let (generation, boot) = (place.generation, self.servers[server].boot);
-        let (index, loaded, marked) = match place.origin {
-            Origin::Disk => match self.machines[server].disk.read(shard) {
-                Some((index, state, entries)) => (index, Ok((state, entries)), None),
-                None => (Index(0), Err(format!("there is no journal of {shard}")), None),
-            },
+        let mut of = None;
+        let (loaded, marked) = match place.origin {
+            Origin::Disk => {
+                let disk = &self.machines[server].disk;
+                of = disk.generation_of(shard);
+                let since = self.servers[server].since.get(&shard).copied();
+                let kept = disk.read(shard).filter(|_| of >= since);
+                (kept.ok_or_else(|| format!("there is no journal of {shard}")), None)
+            }
             Origin::Checkpoint { number } => match self.store.part(number, shard) {
-                Ok((state, mark)) => (Index(0), Ok((state, Vec::new())), Some(mark)),
-                Err(text) => (Index(0), Err(text), None),
+                Ok((state, mark)) => (Ok(Kept::from(state)), Some(mark)),
+                Err(text) => (Err(text), None),
             },
-            Origin::Nothing | Origin::Memory => (Index(0), Err("it has no state".to_owned()), None),
+            Origin::Nothing | Origin::Memory => (Err("it has no state".to_owned()), None),
         };
-        if let Ok((_, entries)) = &loaded {
-            let last = |entry: &slackline_server_core::replica::Entry| entry.index;
-            let index = entries.last().map_or(index, last);
-            self.loaded.insert((server, boot, shard), Loaded { index, marked });
+        if let Ok(kept) = &loaded {
+            let index = kept.entries.last().map_or(kept.index, |entry| entry.index);
+            self.loaded.insert((server, boot, shard), Loaded { index, marked, of });
         }
-        self.put_host(server, shard, HostEvent::Loaded { generation, index, loaded });
+        self.put_host(server, shard, HostEvent::Loaded { generation, loaded });
     }
 
     /// Something leaves a host: only one server may let anything out in one generation.

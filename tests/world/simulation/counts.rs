@@ -4,6 +4,7 @@
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) crashes: u64,
+    pub(crate) told_to_go: u64,
     pub(crate) disks_lost: u64,
     pub(crate) freezes: u64,
     pub(crate) partings: u64,
@@ -28,9 +29,10 @@ pub(crate) struct Counts {
 
 impl Counts {
     /// The counts with their names.
-    pub(crate) const fn named(&self) -> [(&'static str, u64); 18] {
+    pub(crate) const fn named(&self) -> [(&'static str, u64); 19] {
         [
             ("servers crashed", self.crashes),
+            ("servers told to go", self.told_to_go),
             ("disks lost", self.disks_lost),
             ("servers frozen", self.freezes),
             ("ways between servers cut", self.partings),
@@ -53,6 +55,7 @@ impl Counts {
 
     pub(crate) fn add(&mut self, other: &Self) {
         self.crashes += other.crashes;
+        self.told_to_go += other.told_to_go;
         self.disks_lost += other.disks_lost;
         self.freezes += other.freezes;
         self.partings += other.partings;

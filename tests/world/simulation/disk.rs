@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use slackline_core::ids::{Generation, Moment, ShardId};
-use slackline_server_core::replica::{Entry, Frame, HostEvent, Index};
+use slackline_server_core::replica::{Entry, Frame, HostEvent, Index, Kept};
 use slackline_server_core::{ControlEvent, ShardState};
 
 use super::agenda::Happening;
@@ -81,25 +81,30 @@ impl Disk {
         })
     }
 
+    /// The generation that its state of a shard is of.
+    pub(crate) fn generation_of(&self, shard: ShardId) -> Option<Generation> {
+        self.holds().find(|(of, _)| *of == shard).map(|(_, generation)| generation)
+    }
+
     /// What it has of a shard: the last entry in the state, the state, and the entries after that.
-    pub(crate) fn read(&self, shard: ShardId) -> Option<(Index, ShardState, Vec<Entry>)> {
+    pub(crate) fn read(&self, shard: ShardId) -> Option<Kept> {
         let journal = self.journals.get(&shard)?;
         let first = |record: &Record| match record {
-            Record::Frame(Frame::State { index, state, .. }) => Some((*index, state.clone())),
+            Record::Frame(Frame::State { index, at, state }) => Some((*index, *at, state.clone())),
             _ => None,
         };
-        let (index, state) = journal.records.iter().find_map(first)?;
+        let (index, at, state) = journal.records.iter().find_map(first)?;
         let entry = |record: &Record| match record {
             Record::Frame(Frame::Entry(entry)) => Some(Entry::clone(entry)),
             _ => None,
         };
         let entries: Vec<Entry> = journal.records.iter().filter_map(entry).collect();
-        Some((index, ShardState::clone(&state), entries))
+        Some(Kept { index, at, state: ShardState::clone(&state), entries })
     }
 }
 
 impl World {
-    /// A host is told its place: its journal is to say in which generation the shard is led.
+    /// A host goes on leading: its journal is to say in which generation.
     pub(crate) fn write_term(&mut self, server: usize, shard: ShardId, generation: Generation) {
         if !self.machines[server].disk.journals.contains_key(&shard) {
             return;

@@ -1,12 +1,17 @@
 //! What goes wrong with servers: they crash and come back, freeze, lose each other, their clocks jump, their disks are slow or full.
 
+use slackline_core::config::Durability;
 use slackline_core::ids::Moment;
+use slackline_server_core::ControlEvent;
 
 use super::agenda::Happening;
 use super::disk::Disk;
 use super::network::{Connection, Peer};
 use super::sight::{Sight, Verdict};
 use super::world::World;
+
+/// Why a server ends that was told to.
+pub(crate) const TOLD_TO_GO: &str = "told to go";
 
 impl World {
     /// The next thing that goes wrong with a server.
@@ -15,6 +20,10 @@ impl World {
         let server = self.chance.between(0, self.servers.len() as u64 - 1) as usize;
         let lease = self.scenario.lease.as_micros() as u64;
         match self.chance.between(0, 9) {
+            0..=2 if self.may_be_told_to_go(server) && self.chance.happens(400) => {
+                self.tell_to_go(server);
+                Ok(())
+            }
             0..=2 => self.crash_server(server),
             3 | 4 => self.freeze_server(server, lease),
             5 | 6 => self.part(server, lease),
@@ -40,6 +49,21 @@ impl World {
                 Ok(())
             }
         }
+    }
+
+    /// Whether the run goes on or waits for a server that is told to go, whatever its copies are at: then its disk has what it has.
+    fn may_be_told_to_go(&self, server: usize) -> bool {
+        let is_there = self.servers[server].up && self.ends[server].is_none();
+        server != 0 && is_there && self.scenario.durability == Durability::Disk
+    }
+
+    /// A server is told to go: its process ends when the coordinator lets it, and comes back as after a crash.
+    fn tell_to_go(&mut self, server: usize) {
+        self.counts.told_to_go += 1;
+        self.trace.line(self.now, format_args!("! server {server} is told to go"));
+        let (boot, event) =
+            (self.servers[server].boot, ControlEvent::Leave { reason: TOLD_TO_GO.to_owned() });
+        self.agenda.at(self.now, Happening::Said { server, boot, event: Box::new(event) });
     }
 
     /// A server's process dies; it comes back some time later, perhaps on another machine.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use slackline_core::ids::{BatchIndex, Clock, Generation, Incarnation, Moment, Sequence, ShardId, WorkerId};
-use slackline_core::wire::{Dtype, Place, Served, ToPeer, TransferHeader, TransferKind};
+use slackline_core::wire::{Dtype, Origin, Place, Served, ToPeer, TransferHeader, TransferKind};
 use slackline_server_core::replica::Role;
 use slackline_server_core::{HostEffect, HostEvent, ShardEffect, ShardEvent};
 
@@ -102,7 +102,11 @@ impl World {
             && place.primary.0 as usize == server
             && self.servers[server].terms.insert(id, place.generation) != Some(place.generation)
         {
-            self.write_term(server, id, place.generation);
+            if leads(before.role) && !place.is_loaded() {
+                self.write_term(server, id, place.generation);
+            } else if place.origin != Origin::Disk {
+                self.servers[server].since.insert(id, place.generation);
+            }
         }
         let mut effects = Vec::new();
         host.handle(now, event, &mut effects);
@@ -186,7 +190,7 @@ impl World {
                 let message = ToPeer::Staged { shard: id, sequence };
                 self.say(server, session, Outward::Message(message));
             }
-            ShardEffect::Serve { session, reader, request, values, served } => {
+            ShardEffect::Serve { session, reader, request, values, served, .. } => {
                 let keys = self.partition.range(id);
                 let header = values_header(id, keys, reader.unwrap_or_default(), request, served);
                 self.say(server, session, Outward::Values { header, values });
@@ -242,9 +246,9 @@ fn shown(event: &HostEvent) -> String {
         }
         HostEvent::Shard(ShardEvent::Initialize(_)) => "initial values".to_owned(),
         HostEvent::Frame { generation, frame } => format!("{generation:?} {}", shown_frame(frame)),
-        HostEvent::Loaded { generation, index, loaded } => {
-            let what = loaded.as_ref().map(|(state, entries)| (state.version, entries.len()));
-            format!("loaded {generation:?} {index:?} {what:?}")
+        HostEvent::Loaded { generation, loaded } => {
+            let what = loaded.as_ref().map(|kept| (kept.index, kept.state.version, kept.entries.len()));
+            format!("loaded {generation:?} {what:?}")
         }
         other => format!("{other:?}"),
     }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use slackline_core::config::Durability;
 use slackline_core::ids::{Clock, Generation, Incarnation, Moment, ShardId, WorkerId};
 use slackline_core::wire::{Mark, PullKind};
 use slackline_server_core::replica::{HostRow, Index, Role};
@@ -35,6 +36,14 @@ struct Beginning {
     marked: Option<Mark>,
 }
 
+/// What a former primary took in, also while it did not know yet that it was one: it may be on its disk.
+struct Branch {
+    leader: (usize, u64, Generation),
+    /// The generation in which it began to lead.
+    since: Generation,
+    taken: Vec<Taken>,
+}
+
 /// See the module.
 pub(crate) struct Lineage {
     beginning: Beginning,
@@ -42,6 +51,40 @@ pub(crate) struct Lineage {
     pub(crate) twin: Shard,
     /// Who leads at present, or did last.
     pub(crate) leader: Option<(usize, u64, Generation)>,
+    /// The generation in which that one began to.
+    since: Generation,
+    /// Former primaries to whose disks the shard could go back.
+    branches: Vec<Branch>,
+}
+
+impl Lineage {
+    fn new(shard: Shard, marked: Option<Mark>) -> Self {
+        let beginning = Beginning { shard: shard.clone(), marked };
+        let (taken, branches) = (Vec::new(), Vec::new());
+        Self { beginning, taken, twin: shard, leader: None, since: Generation(0), branches }
+    }
+
+    /// Another copy takes over from the present leader.
+    fn branch_off(&mut self) {
+        if let Some(leader) = self.leader {
+            self.branches.push(Branch { leader, since: self.since, taken: self.taken.clone() });
+        }
+    }
+
+    /// The shard goes on from a disk of this server, whose journal is of that generation. Returns whether that is the disk of a former
+    /// primary: then the history is that one's again.
+    fn go_back(&mut self, server: usize, of: Generation) -> bool {
+        let is_present = self.leader.is_some_and(|leader| leader.0 == server) && of >= self.since;
+        let is_its = |branch: &Branch| branch.leader.0 == server && of >= branch.since;
+        let Some(last) = self.branches.iter().rposition(is_its).filter(|_| !is_present) else {
+            self.branches.clear();
+            return false;
+        };
+        self.branches.truncate(last + 1);
+        let branch = self.branches.pop();
+        (self.taken, self.since) = branch.map(|branch| (branch.taken, branch.since)).unwrap_or_default();
+        true
+    }
 }
 
 /// What a host is about to take, as far as it can become history.
@@ -127,30 +170,30 @@ impl World {
                 .lineages
                 .get(&id)
                 .is_some_and(|lineage| lineage.leader == Some((by.0, by.1, before.generation)));
-        let at = host.moment(self.time_of(server));
         if goes_on {
             if let Some(lineage) = self.lineages.get_mut(&id) {
                 lineage.leader = Some(leader);
             }
-            let is_news = after.index > before.index;
-            let events = match noted {
-                Noted::Shard(event) => vec![event],
-                Noted::Tick if is_news => vec![ShardEvent::Tick],
-                // A backup that is given the state is given the pulls that wait as well: they are taken once more.
-                _ if is_news => again(&self.lineages[&id].twin),
-                _ => Vec::new(),
-            };
-            for (number, event) in events.into_iter().enumerate() {
-                let index = Index((before.index.0 + 1 + number as u64).min(after.index.0));
-                self.take(id, Taken { index, at, by, event, origin })?;
+            for taken in self.taken_by(by, host, before.index, (noted, origin)) {
+                self.take(id, taken)?;
             }
         } else if leads(before.role) && before.generation == after.generation {
-            // A former primary that does not know it yet: what it makes of its inbox never gets out.
+            // A former primary that does not know it yet: what it makes of its inbox never gets out, unless the shard goes back to its disk.
+            let taken = self.taken_by(by, host, before.index, (noted, origin));
+            let lineage = self.lineages.get_mut(&id);
+            let branch = lineage
+                .and_then(|lineage| lineage.branches.iter_mut().rfind(|branch| branch.leader == leader));
+            branch.into_iter().for_each(|branch| branch.taken.extend(taken.iter().cloned()));
             return Ok(());
         } else {
+            let is_loaded = before.role == Role::Loading;
             self.succeed(server, id, host, before, noted)?;
             if let Some(lineage) = self.lineages.get_mut(&id) {
                 lineage.leader = Some(leader);
+                // What was loaded from a disk is of the time of that disk.
+                if !is_loaded {
+                    lineage.since = after.generation;
+                }
             }
         }
         let (Some(lineage), Some(shard)) = (self.lineages.get(&id), host.shard()) else { return Ok(()) };
@@ -163,6 +206,29 @@ impl World {
                 lineage.twin.version()
             )
         })
+    }
+
+    /// What a host that leads has taken in since it was at an entry.
+    fn taken_by(
+        &self,
+        by: (usize, u64),
+        host: &Host,
+        before: Index,
+        (noted, origin): (Noted, Option<PushKey>),
+    ) -> Vec<Taken> {
+        let last = host.row().index;
+        let is_news = last > before;
+        let events = match noted {
+            Noted::Shard(event) => vec![event],
+            Noted::Tick if is_news => vec![ShardEvent::Tick],
+            // A copy that is given the state is given the pulls that wait as well: they are taken once more.
+            _ if is_news => host.shard().map(again).unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        let at = host.moment(self.time_of(by.0));
+        let index = |number: usize| Index((before.0 + 1 + number as u64).min(last.0));
+        let taken = |(number, event)| Taken { index: index(number), at, by, event, origin };
+        events.into_iter().enumerate().map(taken).collect()
     }
 
     /// A host has begun to lead.
@@ -178,14 +244,20 @@ impl World {
                 return self.restore(server, id, host, mark);
             }
             self.counts.disk_restores += 1;
-            self.cut_history(id, loaded.index)?;
+            let lineage = self.lineages.get_mut(&id);
+            let is_back =
+                lineage.is_some_and(|lineage| lineage.go_back(server, loaded.of.unwrap_or_default()));
+            self.cut_history(id, loaded.index, is_back)?;
             return self.lead(server, id, host);
         }
         let heir = if let Noted::Place { heir } = noted { heir } else { None };
         match (heir, self.lineages.contains_key(&id)) {
             (Some(heir), true) => {
                 self.counts.promotions += 1;
-                self.cut_history(id, heir.1)?;
+                if self.scenario.durability == Durability::Disk {
+                    self.lineages.get_mut(&id).into_iter().for_each(Lineage::branch_off);
+                }
+                self.cut_history(id, heir.1, false)?;
                 let is_same = self.lineages[&id].twin.state().hash() == heir.0.state().hash();
                 holds("copies are equal", is_same, || {
                     format!("{id} on server {server} is not what its history makes up to entry {}", heir.1.0)
@@ -199,9 +271,7 @@ impl World {
                     self.see(&Sight::CutBack { shard: id, is_kept: true })?;
                 }
                 let shard = Shard::new(self.shard_settings(id));
-                let beginning = Beginning { shard: shard.clone(), marked: None };
-                let (taken, leader) = (Vec::new(), None);
-                self.lineages.insert(id, Lineage { beginning, taken, twin: shard, leader });
+                self.lineages.insert(id, Lineage::new(shard, None));
                 self.lead(server, id, host)
             }
             (Some(_), false) => {
@@ -219,12 +289,12 @@ impl World {
     }
 
     /// What came after an entry never was; the laws go through what is left.
-    fn cut_history(&mut self, id: ShardId, last: Index) -> Verdict {
+    fn cut_history(&mut self, id: ShardId, last: Index, is_another: bool) -> Verdict {
         let Some(mut lineage) = self.lineages.remove(&id) else { return Ok(()) };
         let kept = lineage.taken.iter().take_while(|taken| taken.index <= last).count();
         let dropped = lineage.taken.len() - kept;
         self.trace.line(self.now, format_args!("= {id} goes on from entry {}, {dropped} are cut", last.0));
-        if dropped > 0 {
+        if dropped > 0 || is_another {
             lineage.taken.truncate(kept);
             self.counts.cut_entries += dropped as u64;
             lineage.twin = lineage.beginning.shard.clone();
@@ -248,10 +318,13 @@ impl World {
         let line = format_args!("= {id} is restored from checkpoint {} at server {server}", mark.number);
         self.trace.line(self.now, line);
         self.counts.checkpoint_restores += 1;
+        let may_lose = self.scenario.durability != Durability::Disk || !self.disks_lost.is_empty();
+        holds("what is on a disk is kept", may_lose, || {
+            format!("{id} is restored from checkpoint {}", mark.number)
+        })?;
         self.see(&Sight::Restored { shard: &shard, mark: &mark })?;
-        let beginning = Beginning { shard: shard.clone(), marked: Some(mark) };
-        let (taken, leader) = (Vec::new(), None);
-        self.lineages.insert(id, Lineage { beginning, taken, twin: shard, leader });
+        let since = host.row().generation;
+        self.lineages.insert(id, Lineage { since, ..Lineage::new(shard, Some(mark)) });
         Ok(())
     }
 
@@ -269,6 +342,8 @@ pub(crate) struct Loaded {
     pub(crate) index: Index,
     /// The cut it is of, where it comes from a checkpoint.
     pub(crate) marked: Option<Mark>,
+    /// The generation that it is of, where it comes from a disk.
+    pub(crate) of: Option<Generation>,
 }
 
 /// What a host was told of the members of its server, and whether the run had begun.

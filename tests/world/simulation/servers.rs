@@ -13,6 +13,7 @@ use slackline_server_core::{
 };
 
 use super::agenda::Happening;
+use super::faults::TOLD_TO_GO;
 use super::network::{Inward, Outward, Peer};
 use super::scenario::Tamper;
 use super::sight::{PushKey, Sight, Verdict, holds};
@@ -38,6 +39,8 @@ pub(crate) struct Server {
     pub(crate) places: BTreeMap<ShardId, Place>,
     /// The generation in which each shard is led here, as the host was told last.
     pub(crate) terms: BTreeMap<ShardId, Generation>,
+    /// In which generation this process began to lead each shard, other than from its disk: a journal that is older is not whole.
+    pub(crate) since: BTreeMap<ShardId, Generation>,
     /// The connection of each session that is there.
     pub(crate) sessions: BTreeMap<SessionId, usize>,
     session_last: SessionId,
@@ -71,6 +74,7 @@ impl World {
             batch: scenario.proportional.then_some(scenario.batch),
             steps: scenario.steps,
             guard: Guard::default(),
+            buffers: Default::default(),
         }
     }
 
@@ -100,6 +104,7 @@ impl World {
             fed_by: BTreeMap::new(),
             places: BTreeMap::new(),
             terms: BTreeMap::new(),
+            since: BTreeMap::new(),
             sessions: BTreeMap::new(),
             session_last: SessionId(0),
             link: None,
@@ -332,6 +337,7 @@ impl World {
             ControlEffect::Status { .. } | ControlEffect::Evaluated => {}
             ControlEffect::Notice(Notice::Expired { .. }) => self.see(&Sight::Disturbed)?,
             ControlEffect::Notice(_) => {}
+            ControlEffect::End(End::Stopped(reason)) if reason == TOLD_TO_GO => self.crash_server(server)?,
             ControlEffect::End(end) => self.server_ends(server, end),
         }
         Ok(())

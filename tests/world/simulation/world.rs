@@ -195,9 +195,8 @@ impl World {
             Some(End::Failed(text)) => text.clone(),
             other => format!("the coordinator has ended with {other:?}"),
         };
-        // A copy that is alone, or not yet in step, can be lost; what is on a disk cannot.
-        let is_disk = self.scenario.durability == Durability::Disk && self.scenario.replicas == 1;
-        let may_lose = !is_disk || !self.disks_lost.is_empty();
+        // A copy that is alone, or not yet in step, can be lost; what is on a disk cannot, whoever took over meanwhile.
+        let may_lose = self.scenario.durability != Durability::Disk || !self.disks_lost.is_empty();
         let is_lost = self.counts.crashes > 0 && text.contains("has no state");
         sight::holds("runs do not fail", may_lose && is_lost, || text.clone())?;
         Ok(Some(text))

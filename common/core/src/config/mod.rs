@@ -35,6 +35,7 @@ use crate::collective::{Order, Topology};
 use crate::consistency::{DelaySpec, PolicySpec};
 use crate::ids::ServerId;
 use crate::layout::Layout;
+use crate::limits::SHARDS_PER_SERVER_MAX;
 use crate::local::LocalSpec;
 use crate::model::{DatasetSpec, ModelSpec};
 use crate::optimizer::OptimizerSpec;
@@ -100,8 +101,10 @@ pub struct Cluster {
     pub connect_timeout_s: f64,
     /// Time between two reports of one wait, in seconds.
     pub wait_report_s: f64,
-    /// Shards of one server.
+    /// Shards of one server at least.
     pub shards_per_server: u32,
+    /// Bytes of the values of a shard at most, as far as the number of shards allows.
+    pub shard_bytes: u64,
     /// Whether a server ends when the run is complete.
     pub exit_when_done: bool,
     /// Workers that the run needs to begin and to go on; none for `workers` to begin and whoever is left to go on.
@@ -294,6 +297,8 @@ pub struct Transport {
     pub connection_window_bytes: u64,
     /// Unacknowledged bytes of one connection.
     pub send_window_bytes: u64,
+    /// What one session may make a server hold.
+    pub session_bytes: u64,
     /// Buffers asked for a UDP socket.
     pub socket_buffer_bytes: u64,
 }
@@ -314,7 +319,10 @@ impl Config {
     /// The division of the model over the servers.
     #[must_use]
     pub fn partition(&self) -> Partition {
-        Partition::new(self.layout().len(), self.servers, self.cluster.shards_per_server)
+        let (len, servers) = (self.layout().len(), self.servers);
+        let bytes = len.div_ceil(u64::from(servers.max(1))) * size_of::<f32>() as u64;
+        let needed = bytes.div_ceil(self.cluster.shard_bytes.max(1)).min(SHARDS_PER_SERVER_MAX.into());
+        Partition::new(len, servers, self.cluster.shards_per_server.max(needed as u32))
     }
 
     /// How batches are cut: see [`Cut`].

@@ -2,6 +2,7 @@
 
 mod fields;
 mod mistakes;
+mod shards;
 
 use proptest::prelude::*;
 

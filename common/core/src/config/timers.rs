@@ -12,6 +12,10 @@ use super::{Cluster, Config, Store};
 /// Times that a member (a worker at a server, a server at the coordinator) renews its lease within it.
 pub const RENEWALS: u32 = 3;
 
+/// Renewals after which a member that said nothing is called silent. One of them is nothing: whoever is asked for a word every third of a
+/// lease says it a little later than that, each time. Of two one is missing.
+pub const QUIET: u32 = 2;
+
 /// Times that a quiet QUIC connection says something within a lease.
 pub const KEEP_ALIVES: u32 = 4;
 
@@ -64,6 +68,12 @@ pub fn takeover(lease: Duration) -> Duration {
 /// Bounds of a tick: a clock that is looked at more often costs, and one that is looked at less makes metrics late.
 const TICK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
 
+/// How long a member may say nothing before it is spoken of.
+#[must_use]
+pub fn quiet(lease: Duration) -> Duration {
+    lease * QUIET / RENEWALS
+}
+
 /// The timers of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timers {
@@ -75,6 +85,8 @@ pub struct Timers {
     pub keep_alive: Duration,
     /// A member renews its lease this often.
     pub renewal: Duration,
+    /// A member that was not heard for so long is spoken of: its lease is in danger.
+    pub quiet: Duration,
     /// A QUIC connection that hears nothing for so long is lost.
     pub idle: Duration,
     /// A peer that owes an answer and says nothing for so long is dialled anew.
@@ -146,6 +158,7 @@ impl Timers {
             tick: (lease / TICKS).clamp(TICK.0, TICK.1),
             keep_alive: lease / KEEP_ALIVES,
             renewal: lease / RENEWALS,
+            quiet: quiet(lease),
             idle: lease,
             answer: lease,
             retry: (lease / RETRIES).min(RETRY_MAX),
@@ -178,6 +191,7 @@ impl Timers {
             timer("attempt", self.attempt, "lease / 2, 0.5 s to 5 s", within("lease", self.lease)),
             timer("standstill", self.standstill, "lease / 2", under("lease", self.lease)),
             timer("wait report", self.wait_report, "cluster.wait_report_s, else lease / 2", None),
+            timer("quiet", self.quiet, "2 renewals", under("lease", self.lease)),
             timer("meeting", self.meeting, "lease", within("lease", self.lease)),
             timer("idle connection", self.idle, "lease", within("lease", self.lease)),
             timer("answer", self.answer, "lease", within("lease", self.lease)),

@@ -71,6 +71,7 @@ fn cluster(entries: &Entries) -> Cluster {
             .unwrap_or_else(|| lease_s * f64::from(timers::SEARCH)),
         wait_report_s: entries.float_or("cluster.wait_report_s").unwrap_or(lease_s / 2.0),
         shards_per_server: entries.int("cluster.shards_per_server"),
+        shard_bytes: entries.int("cluster.shard_bytes"),
         exit_when_done: entries.flag("cluster.exit_when_done"),
         min_workers: entries.number("cluster.min_workers"),
         replicas: if has_shards { entries.int("cluster.replicas") } else { 1 },
@@ -341,6 +342,7 @@ fn transport(entries: &Entries) -> Transport {
         stream_window_bytes: entries.int("transport.stream_window_bytes"),
         connection_window_bytes: entries.int("transport.connection_window_bytes"),
         send_window_bytes: entries.int("transport.send_window_bytes"),
+        session_bytes: entries.int("transport.session_bytes"),
         socket_buffer_bytes: entries.int("transport.socket_buffer_bytes"),
     }
 }

@@ -80,6 +80,8 @@ pub enum ServerWord {
     Doubt(Doubt),
     /// Something that the user must know and that passes by itself or by the user's hand (a full disk): none when it is over.
     Trouble(Option<Text>),
+    /// I was told to go, and stay until I hear a [`ServerOrder::Go`].
+    Going,
 }
 
 /// See [`ServerWord::Here`].
@@ -108,6 +110,14 @@ pub struct Holding {
     pub is_whole: bool,
     /// Whether it lies on its disk and not in memory.
     pub on_disk: bool,
+}
+
+impl Holding {
+    /// Whether it lies on a disk with all that was acknowledged since this generation began.
+    #[must_use]
+    pub fn is_from(&self, since: Generation) -> bool {
+        self.is_whole && self.on_disk && self.generation >= since
+    }
 }
 
 /// See [`ServerWord::Doubt`].
@@ -158,6 +168,11 @@ pub enum ServerOrder {
     },
     /// I am alive too.
     Heard,
+    /// The answer to [`ServerWord::Going`]: you may go.
+    Go {
+        /// The run cannot go on without this server, for nothing else has what it has: workers are to be told so.
+        is_missed: bool,
+    },
 }
 
 /// Who has a shard.

@@ -37,7 +37,7 @@ pub use status::{
 use crate::limits::CONTROL_BYTES_MAX;
 
 /// Protocol version; part of the ALPN name and of the first message.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 5;
 
 /// ALPN name of the protocol.
 pub const ALPN: &[u8] = b"slackline/1";
@@ -123,9 +123,14 @@ const STATE_FORMAT: Configuration<LittleEndian, Fixint, Limit<STATE_BYTES_MAX>> 
 /// The bytes of facts that are kept or copied, and are no message.
 ///
 /// # Errors
-/// [`WireError::Malformed`] when they are over [`STATE_BYTES_MAX`].
+/// [`WireError::TooLong`] when they are over [`STATE_BYTES_MAX`]: nobody could read them.
 pub fn encode_state<S: Encode>(state: &S) -> Result<Vec<u8>, WireError> {
-    bincode::encode_to_vec(state, STATE_FORMAT).map_err(|_| WireError::Malformed)
+    let bytes = bincode::encode_to_vec(state, STATE_FORMAT).map_err(|_| WireError::Malformed)?;
+    // The limit of a format binds readers only.
+    if bytes.len() > STATE_BYTES_MAX {
+        return Err(WireError::TooLong { claimed: bytes.len() as u64 });
+    }
+    Ok(bytes)
 }
 
 /// Reads facts that fill `bytes` exactly. Never allocates more than the limit.

@@ -9,6 +9,7 @@ use slackline_core::limits::{CUTS_MAX, GROUP_COUNT_MAX, WORKER_COUNT_MAX};
 use slackline_core::schedule::Cut;
 use slackline_core::wire::{Ask, Evaluated, Join, Mark, RefusalCode, Report, Stepped, Text, Work};
 
+use super::clocks::Clocks;
 use super::group::{AllreduceSettings, Claim, Gone, Groups};
 use crate::assign::{Assigner, PastEvaluation, Plan, Position, Repeat, Repeats, Why};
 use crate::record::Record;
@@ -73,7 +74,7 @@ pub(super) struct Coordinator {
     record: Option<Record>,
     incarnations: Incarnation,
     /// Iterations each member is known to have completed.
-    clocks: BTreeMap<WorkerId, Clock>,
+    clocks: Clocks,
     /// The minimum of the clocks when somebody was last there.
     minimum: Clock,
     /// The last ask of each member.
@@ -91,7 +92,7 @@ impl Coordinator {
             assigner: None,
             record: None,
             incarnations: settings.resume.as_ref().map_or(Incarnation(0), |position| position.incarnation),
-            clocks: BTreeMap::new(),
+            clocks: Clocks::default(),
             minimum: settings.resume.as_ref().map_or(Clock(0), |position| position.clock),
             settings,
             asks: BTreeMap::new(),
@@ -109,7 +110,7 @@ impl Coordinator {
             assigner: self.assigner.clone(),
             record: self.record.clone(),
             incarnations: self.incarnations,
-            clocks: self.clocks.clone(),
+            clocks: self.clocks.iter().collect(),
             minimum: self.minimum,
             asks: self.asks.clone(),
             evaluated: self.evaluated.clone(),
@@ -120,7 +121,8 @@ impl Coordinator {
     pub(super) fn take_up(&mut self, kept: Kept) {
         let Kept { data, assigner, record, incarnations, clocks, minimum, asks, evaluated } = kept;
         (self.data, self.assigner, self.record) = (data, assigner, record);
-        (self.incarnations, self.clocks, self.minimum) = (incarnations, clocks, minimum);
+        (self.incarnations, self.clocks, self.minimum) =
+            (incarnations, clocks.into_iter().collect(), minimum);
         (self.asks, self.evaluated) = (asks, evaluated);
     }
 
@@ -224,7 +226,7 @@ impl Coordinator {
         if let Some(groups) = &mut self.groups {
             groups.remove(now, worker, gone);
         }
-        self.clocks.remove(&worker);
+        self.clocks.remove(worker);
         self.asks.remove(&worker);
         self.evaluated.remove(&worker);
         if let Some(assigner) = &mut self.assigner {
@@ -280,9 +282,7 @@ impl Coordinator {
         }
         let clock = ask.clock;
         // Work for clock c is asked for while clock c - 1 is being computed: c - 1 iterations are complete.
-        if let Some(known) = self.clocks.get_mut(&worker) {
-            *known = (*known).max(Clock(clock.0.saturating_sub(1)));
-        }
+        self.clocks.raise(worker, Clock(clock.0.saturating_sub(1)));
         let Some(assigner) = &mut self.assigner else { return Vec::new() };
         assigner.ask(worker, clock, &ask.results)
     }
@@ -343,7 +343,7 @@ impl Coordinator {
 
     pub(super) fn settle(&mut self, now: Moment) -> Vec<(WorkerId, Work)> {
         let (clocks, last) = (&self.clocks, self.minimum);
-        let minimum = || clocks.values().min().copied().unwrap_or(last);
+        let minimum = || clocks.minimum().unwrap_or(last);
         let (Some(assigner), Some(record)) = (&mut self.assigner, &mut self.record) else {
             return Vec::new();
         };
@@ -361,12 +361,11 @@ impl Coordinator {
 
     /// A cut that no push of what was given out has passed, by a margin; and its marker clock.
     pub(super) fn cut(&self, number: u64, margin: u64) -> (Mark, Clock) {
-        let beyond = |worker: &WorkerId, clock: &Clock| {
-            let given = self.assigner.as_ref().map_or(*clock, |assigner| assigner.beyond(*worker));
-            Clock(given.max(*clock).0.saturating_add(margin))
+        let beyond = |(worker, clock): (WorkerId, Clock)| {
+            let given = self.assigner.as_ref().map_or(clock, |assigner| assigner.beyond(worker));
+            (worker, Clock(given.max(clock).0.saturating_add(margin)))
         };
-        let cuts: Vec<(WorkerId, Clock)> =
-            self.clocks.iter().map(|(worker, clock)| (*worker, beyond(worker, clock))).collect();
+        let cuts: Vec<(WorkerId, Clock)> = self.clocks.iter().map(beyond).collect();
         let closes_together = matches!(self.settings.policy, PolicySpec::Bsp | PolicySpec::Backup { .. });
         if closes_together || cuts.is_empty() || cuts.len() > CUTS_MAX {
             let furthest = cuts.iter().map(|(_, cut)| *cut).max().unwrap_or(self.minimum);
@@ -416,13 +415,13 @@ impl Coordinator {
             // Where a worker of an allreduce enters is said with its group.
             return Clock(0);
         }
-        self.clocks.values().min().copied().unwrap_or(self.minimum)
+        self.clocks.minimum().unwrap_or(self.minimum)
     }
 
     pub(super) fn clock_of(&self, worker: WorkerId) -> Option<Clock> {
         match &self.groups {
             Some(groups) => groups.clock_of(worker),
-            None => self.clocks.get(&worker).copied(),
+            None => self.clocks.get(worker),
         }
     }
 

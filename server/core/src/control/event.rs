@@ -159,8 +159,14 @@ pub enum ControlEvent {
         /// For so long.
         by: Duration,
     },
-    /// The process is to end.
+    /// The process is to end now.
     Interrupt {
+        /// Why.
+        reason: String,
+    },
+    /// The process was asked to end: first the copies of its shards are to answer for them, so that the run goes on. A second one ends
+    /// it at once.
+    Leave {
         /// Why.
         reason: String,
     },

@@ -5,6 +5,7 @@ use slackline_core::ids::{Clock, Incarnation, Moment, ServerId, SessionId, Shard
 use slackline_core::wire::{Mark, Placed, Refusal, RefusalCode, ServerOrder, ServerWord, Text, ToPeer};
 
 use super::cluster::{Out, View};
+use super::coordinator::Coordinator;
 use super::event::{Commit, ControlEffect, ControlEvent, End};
 use super::group::Gone;
 use super::{Cluster, Control};
@@ -16,6 +17,16 @@ const NO_VALUES: &str = "its copy was made before it had values, and the server 
 
 /// Why a shard has no part in a checkpoint that it heard of too late.
 const TOO_LATE: &str = "the marker came when the cut was passed";
+
+/// Gives what the cluster sees of the rest of control.
+fn view(coordinator: &Coordinator, is_running: bool, see: impl FnOnce(&View<'_>)) {
+    see(&View {
+        progress: coordinator.minimum(),
+        is_running: is_running && !coordinator.is_at_the_end(),
+        cut: &|number, margin| coordinator.cut(number, margin),
+        is_reported: &|| coordinator.is_reported(),
+    });
+}
 
 impl Control {
     /// What the hosts, the disks and the link say.
@@ -36,7 +47,7 @@ impl Control {
             ControlEvent::CoordinatorOpened => return self.open_link(now, effects),
             ControlEvent::CoordinatorLost => {
                 self.places.is_linked = false;
-                return;
+                return self.go_unanswered(effects);
             }
             ControlEvent::Ordered(order) => return self.ordered(now, order, effects),
             ControlEvent::Persisted { number } => {
@@ -171,6 +182,7 @@ impl Control {
                 effects.push(ControlEffect::Shards(ShardEvent::Resolve { worker, incarnation, through }));
             }
             ServerOrder::Heard => {}
+            ServerOrder::Go { is_missed } => self.go(is_missed, effects),
         }
     }
 
@@ -209,7 +221,10 @@ impl Control {
             } else if here.layout_hash != settings.layout_hash || here.config_hash != settings.config_hash {
                 Some(format!("{server} has another model or configuration than the run; give all the same"))
             } else if cluster.is_of_another_run(here) {
-                Some(format!("{server} has shards of another run in its memory; restart it"))
+                Some(format!(
+                    "{server} has shards of a run that the coordinator knows nothing of: give the coordinator the state of that run again \
+                     (cluster.state), or restart {server} with --fresh"
+                ))
             } else {
                 None
             };
@@ -227,6 +242,10 @@ impl Control {
             // What still comes over a former session was sent before, and is said again over the new one.
             return;
         };
+        if word == ServerWord::Going && self.ended.is_some() {
+            let message = ToPeer::Cluster(ServerOrder::Go { is_missed: false });
+            effects.push(ControlEffect::Send { session, message });
+        }
         self.with_cluster(|cluster| cluster.word(now, server, word));
     }
 
@@ -239,15 +258,8 @@ impl Control {
             }
             let is_running = self.started && self.ended.is_none();
             let (Some(cluster), Some(coordinator)) = (&mut self.cluster, &self.coordinator) else { return };
-            let cut = |number, margin| coordinator.cut(number, margin);
-            let view = View {
-                progress: coordinator.minimum(),
-                is_running: is_running && !coordinator.is_at_the_end(),
-                cut: &cut,
-                is_reported: coordinator.is_reported(),
-            };
             let mut out = Vec::new();
-            cluster.settle(now, &view, &mut out);
+            view(coordinator, is_running, |view| cluster.settle(now, view, &mut out));
             if out.is_empty() {
                 return;
             }
@@ -255,6 +267,14 @@ impl Control {
                 self.carry_out(now, out, effects);
             }
         }
+    }
+
+    /// What the cluster did not look at because nothing that it was told of has changed must be what it was.
+    pub(super) fn check_rest(&self) {
+        let (Some(cluster), Some(coordinator), None) = (&self.cluster, &self.coordinator, &self.ended) else {
+            return;
+        };
+        view(coordinator, self.started, |view| cluster.check_rest(self.latest, view));
     }
 
     fn carry_out(&mut self, now: Moment, out: Out, effects: &mut Vec<ControlEffect>) {
@@ -339,6 +359,7 @@ impl Control {
         {
             self.say(now, ServerWord::Alive, effects);
         }
+        self.tick_going(now, effects);
         self.with_cluster(|cluster| cluster.tick(now));
     }
 

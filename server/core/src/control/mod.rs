@@ -4,9 +4,11 @@
 //! registers, renews its lease with whatever it sends, and is removed when it leaves or when the lease runs out.
 
 mod allreduce;
+mod clocks;
 mod cluster;
 mod coordinator;
 mod event;
+mod going;
 mod group;
 mod links;
 mod members;
@@ -29,6 +31,7 @@ pub use cluster::{ClusterNotice, MapRecord};
 use coordinator::Coordinator;
 pub use coordinator::CoordinatorSettings;
 pub use event::{Commit, ControlEffect, ControlEvent, End};
+use going::Going;
 pub use group::AllreduceSettings;
 use group::Gone;
 use members::Members;
@@ -67,6 +70,8 @@ pub struct ControlSettings {
     pub steps: Steps,
     /// States that lay on this server's disk when the process began.
     pub disk: Vec<Holding>,
+    /// Whether servers keep what they take in on their disks, and go on with it when they are started again.
+    pub on_disk: bool,
     /// Whether a worker that leaves for a gradient of its own (not finite, beyond the largest norm) ends the run.
     pub stop_on_bad_gradient: bool,
     /// The server that coordinates: server 0, or one that has no shards and stands behind the others in the count.
@@ -103,6 +108,7 @@ impl ControlSettings {
             every: coordinator.checkpoint_every,
             from: coordinator.resume.as_ref().map(|position| (position.number, position.clock)),
             run: coordinator.resume.as_ref().map_or(self.boot, |position| position.run),
+            on_disk: self.on_disk,
         })
     }
 }
@@ -137,6 +143,8 @@ pub struct Control {
     latest: Moment,
     /// Batches of the run, as the first worker that registered counted them.
     batch_count: Option<u64>,
+    /// It was asked to end.
+    going: Option<Going>,
     ended: Option<End>,
 }
 
@@ -165,6 +173,7 @@ impl Control {
             offset: 0,
             latest: now,
             batch_count: None,
+            going: None,
             ended: None,
         };
         if control.settings.coordinator.is_some() {
@@ -227,6 +236,7 @@ impl Control {
                 self.cluster.iter_mut().for_each(|cluster| cluster.forgive(by, now));
             }
             ControlEvent::Interrupt { reason } => self.end(End::Stopped(reason), effects),
+            ControlEvent::Leave { reason } => self.told_to_go(now, reason, effects),
             event => self.cluster_event(now, event, effects),
         }
         self.settle(now, effects);
@@ -433,6 +443,7 @@ impl Control {
         if let Some(cluster) = &self.cluster {
             cluster.check_invariants();
         }
+        self.check_rest();
     }
 
     /// The clock at which a newcomer enters, as far as this server knows: not before the cut of a checkpoint that is being made.

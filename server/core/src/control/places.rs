@@ -157,6 +157,17 @@ impl Places {
         self.homes.values().any(|home| goes_on(&home.place))
     }
 
+    /// Whether the coordinator has ever said what this server is to do.
+    pub(super) const fn is_ordered(&self) -> bool {
+        self.number.is_some()
+    }
+
+    /// Whether every shard that it leads has a copy elsewhere that can answer at once.
+    pub(super) fn has_copies(&self) -> bool {
+        let mut led = self.homes.values().filter(|home| home.place.primary == self.server);
+        led.all(|home| home.place.backup.is_some_and(|backup| backup.in_step))
+    }
+
     /// Whether this server leads a shard.
     pub(super) fn is_led(&self, shard: ShardId) -> bool {
         self.homes.get(&shard).is_some_and(|home| home.place.primary == self.server)

@@ -13,7 +13,7 @@ use super::places::Places;
 use super::{Control, ControlEffect, ControlEvent, ControlSettings, End, Session, cluster, coordinator};
 
 /// The form of the bytes; another one is not read.
-const FORM: u32 = 1;
+const FORM: u32 = 2;
 
 /// Why a state cannot be kept or taken up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -126,7 +126,7 @@ impl Control {
         control.server_sessions = image.server_sessions.into_iter().collect();
         (control.members, control.places) = (image.members, image.places);
         match (&mut control.cluster, image.cluster) {
-            (Some(cluster), Some(kept)) => cluster.kept = kept,
+            (Some(cluster), Some(kept)) => cluster.take_up(kept),
             (None, None) => {}
             _ => return Err(StateError::OtherRun),
         }
@@ -149,9 +149,10 @@ impl Control {
         if let Some(cluster) = &mut self.cluster {
             cluster.restart(latest);
         }
-        if let Some(end) = &self.ended {
-            effects.push(ControlEffect::End(end.clone()));
-            return;
+        match &self.ended {
+            Some(End::Complete) => return effects.push(ControlEffect::End(End::Complete)),
+            // Whoever starts it again has mended what it failed of, or thought better of stopping it.
+            Some(End::Stopped(_) | End::Failed(_)) | None => self.ended = None,
         }
         self.open_link(latest, effects);
         self.settle(latest, effects);

@@ -26,6 +26,7 @@ fn settings(workers: u32) -> ControlSettings {
         shards: vec![(ShardId(0), ServerId(0))],
         steps: Steps::Parts,
         disk: Vec::new(),
+        on_disk: false,
         stop_on_bad_gradient: false,
         coordinator_at: ServerId(0),
         coordinator: Some(CoordinatorSettings {
@@ -460,6 +461,7 @@ fn a_renewal_is_answered() {
 }
 
 mod claims;
+mod going;
 mod groups;
 mod keeping;
 mod losses;

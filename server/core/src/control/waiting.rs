@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use slackline_core::config::timers::quiet;
 use slackline_core::ids::{Incarnation, Moment, ShardId, WorkerId};
 use slackline_core::limits::{ADDRESS_BYTES_MAX, PLACE_ROWS_MAX, SERVER_ROWS_MAX, STATUS_ROWS_MAX};
 use slackline_core::wire::{Lack, Status, cut, milliseconds};
@@ -106,7 +107,7 @@ impl Control {
             return Vec::new();
         }
         let (servers, places) = (self.server_rows(now).0, self.place_rows(now));
-        let quiet = self.settings.lease / 3;
+        let quiet = quiet(self.settings.lease);
         merged(self.wait_for_workers(now).into_iter().chain(of_cluster(&servers, &places, quiet)))
     }
 

@@ -19,10 +19,14 @@ use slackline_core::wire::{HeldRow, Origin, Place};
 use super::feed::{Feed, Held};
 use super::journal::{Journal, values_of};
 use super::{Entry, Frame, HostEffect, HostEvent, Index};
-use crate::shard::{Shard, ShardEffect, ShardEvent, ShardSettings, ShardState};
+use crate::shard::{SLICE_COUNT, Shard, ShardEffect, ShardEvent, ShardSettings, ShardState};
 
 /// Values that a disk's journal has beside its state before it begins anew, as a multiple of the state, and at least so many (64 MiB).
 const JOURNAL_MAX: (u64, u64) = (4, 16 << 20);
+
+/// Entries from one comparison of the copies to the next. Each compares one slice of [`SLICE_COUNT`]: all that a shard has is compared every
+/// 1024 entries, for a thousandth of what hashing it after each entry would cost.
+pub(super) const COMPARED_EVERY: u64 = 16;
 
 /// What a host is made from.
 #[derive(Clone, Debug)]
@@ -145,9 +149,7 @@ impl Host {
                 (self.members, self.started) = (members, started);
                 self.put(now, place, effects);
             }
-            HostEvent::Loaded { generation, index, loaded } => {
-                self.loaded(now, generation, index, loaded, effects)
-            }
+            HostEvent::Loaded { generation, loaded } => self.loaded(now, generation, loaded, effects),
             HostEvent::Frame { generation, frame } => self.frame(generation, frame, effects),
             HostEvent::Held { backup, generation, index, hash } if generation == self.generation => {
                 self.held(now, backup, index, hash, effects);
@@ -241,14 +243,13 @@ impl Host {
         let Some(shard) = &mut self.shard else { return refuse(event, effects) };
         // What an observer reads changes nothing: it is no entry, but waits for those before it.
         let changes = !matches!(event, ShardEvent::Pull { reader: None, .. });
-        let is_mark = matches!(event, ShardEvent::Mark(_));
         let mut at = at.max(self.journal.at());
         if changes {
             let index;
             (index, at) = self.journal.next(at);
             let is_fed = self.feed.as_ref().is_some_and(|feed| feed.needs_after().is_some());
             if is_fed || self.disk.is_some() {
-                let entry = self.journal.keep(&event);
+                let entry = self.journal.keep(&event, &self.settings.shard.buffers);
                 if let Some(disk) = &mut self.disk {
                     disk.values += values_of(&event);
                     effects.push(HostEffect::Write(Frame::Entry(entry.clone())));
@@ -258,8 +259,9 @@ impl Host {
                 }
             }
             shard.handle(at, event, &mut self.out);
-            if let Some(feed) = self.feed.as_mut().filter(|_| is_mark && is_fed) {
-                feed.expect(index, shard.state().hash());
+            if let (Some(slice), Some(feed)) = (compared_after(index), self.feed.as_mut().filter(|_| is_fed))
+            {
+                feed.expect(index, shard.slice_hash(slice));
             }
         } else {
             shard.handle(at, event, &mut self.out);
@@ -282,13 +284,8 @@ impl Host {
     /// Lets out what may leave now; the rest waits.
     fn sort_out(&mut self, now: Moment, effects: &mut Vec<HostEffect>) {
         let waits = self.journal.index() > self.confirmed();
-        let keeps_buffers = self.feed.is_some() || self.disk.is_some();
         for effect in self.out.drain(..) {
             match effect {
-                ShardEffect::Recycle(buffer) if keeps_buffers => {
-                    let left = self.journal.put_spare(buffer);
-                    effects.extend(left.map(|buffer| HostEffect::Shard(ShardEffect::Recycle(buffer))));
-                }
                 ShardEffect::Recycle(_) | ShardEffect::Notice(_) => effects.push(HostEffect::Shard(effect)),
                 _ if waits => self.journal.withhold(now, effect),
                 _ => effects.push(HostEffect::Shard(effect)),
@@ -317,7 +314,7 @@ impl Host {
         effects.extend(self.journal.release(confirmed).map(HostEffect::Shard));
         let feed = self.feed.as_ref().and_then(Feed::needs_after);
         let needed = feed.into_iter().chain(self.disk.map(|disk| disk.written)).min();
-        self.journal.forget(needed.unwrap_or(Index(u64::MAX)));
+        self.journal.forget(needed.unwrap_or(Index(u64::MAX)), &self.settings.shard.buffers);
         if let Some(disk) = self.disk.filter(|disk| disk.values > disk.values_max) {
             // What is not on the disk yet stays in the effects that wait: the state has it too.
             self.begin_disk(now, disk.written, effects);
@@ -428,9 +425,9 @@ impl Host {
                 } else if entry.index <= self.journal.index() {
                     refuse(entry.event, effects);
                 } else {
-                    let is_mark = matches!(entry.event, ShardEvent::Mark(_));
+                    let slice = compared_after(entry.index);
                     self.follow(entry, effects);
-                    hash = self.shard.as_ref().filter(|_| is_mark).map(|shard| shard.state().hash());
+                    hash = self.shard.as_ref().zip(slice).map(|(shard, slice)| shard.slice_hash(slice));
                 }
             }
         }
@@ -448,9 +445,15 @@ impl Host {
 
     /// Whether this copy can lead in the generation of `place` as it is.
     pub(super) fn has_state_for(&self, place: &Place) -> bool {
-        let is_copy = self.role == Role::Following && (self.is_whole || place.origin == Origin::Memory);
-        self.shard.is_some() && (self.role == Role::Leading || is_copy)
+        let is_copy = self.is_whole || place.origin == Origin::Memory;
+        self.shard.is_some() && self.role == Role::Following && is_copy
     }
+}
+
+/// The slice that the copies are compared by after this entry, in turns; none where they are not. It follows from the entry's number alone, so
+/// both sides hash the same.
+const fn compared_after(index: Index) -> Option<u64> {
+    if index.0.is_multiple_of(COMPARED_EVERY) { Some(index.0 / COMPARED_EVERY % SLICE_COUNT) } else { None }
 }
 
 /// Drops an event that only a primary takes: whoever sent it hears where that is.

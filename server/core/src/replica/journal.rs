@@ -9,6 +9,7 @@ use std::sync::Arc;
 use slackline_core::ids::Moment;
 
 use super::{Entry, Index};
+use crate::buffers::Buffers;
 use crate::shard::{Push, ShardEffect, ShardEvent};
 
 /// Entries that may be under way to copies.
@@ -19,9 +20,6 @@ const VALUES_MAX: u64 = 16 << 20;
 
 /// Gradients that may be under way, for large ones: a backup that is given a state of two or three times the size needs so many meanwhile.
 const GRADIENTS_MAX: u64 = 16;
-
-/// Buffers of gradients kept for the next entries.
-const SPARE_MAX: usize = 4;
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +33,6 @@ pub(super) struct Journal {
     values: u64,
     /// Effects with the entry that must be at the copies first, and since when.
     withheld: VecDeque<(Index, Moment, ShardEffect)>,
-    spare: Vec<Vec<f32>>,
 }
 
 impl Journal {
@@ -59,38 +56,16 @@ impl Journal {
         (self.index, self.at)
     }
 
-    /// Keeps the last entry for copies: the shard uses its event up.
-    pub(super) fn keep(&mut self, event: &ShardEvent) -> Arc<Entry> {
-        let entry = Arc::new(Entry { index: self.index, at: self.at, event: self.copy(event) });
+    /// Keeps the last entry for copies, with its gradient in one of the `buffers`: the shard uses its event up.
+    pub(super) fn keep(&mut self, event: &ShardEvent, buffers: &Buffers) -> Arc<Entry> {
+        let entry = Arc::new(Entry { index: self.index, at: self.at, event: copy(event, buffers) });
         self.values += values_of(event);
         self.entries.push_back(entry.clone());
         entry
     }
 
-    fn copy(&mut self, event: &ShardEvent) -> ShardEvent {
-        let ShardEvent::Push(push) = event else { return event.clone() };
-        let gradient = push.gradient.as_ref().map(|gradient| {
-            let mut buffer = self.spare.pop().unwrap_or_default();
-            buffer.clear();
-            buffer.extend_from_slice(gradient);
-            buffer
-        });
-        let Push { session, worker, incarnation, sequence, clock, pulled, batch, samples, .. } = *push;
-        ShardEvent::Push(Push {
-            session,
-            worker,
-            incarnation,
-            sequence,
-            clock,
-            pulled,
-            batch,
-            samples,
-            gradient,
-        })
-    }
-
     /// Forgets the entries that no copy needs any more: those up to `index`.
-    pub(super) fn forget(&mut self, index: Index) {
+    pub(super) fn forget(&mut self, index: Index, buffers: &Buffers) {
         while self.entries.front().is_some_and(|entry| entry.index <= index) {
             let Some(entry) = self.entries.pop_front() else { return };
             self.values -= values_of(&entry.event);
@@ -98,18 +73,9 @@ impl Journal {
             if let Some(Entry { event: ShardEvent::Push(Push { gradient: Some(gradient), .. }), .. }) =
                 Arc::into_inner(entry)
             {
-                self.put_spare(gradient);
+                buffers.put(gradient);
             }
         }
-    }
-
-    /// Takes a buffer for the next entries; gives it back when there are enough.
-    pub(super) fn put_spare(&mut self, buffer: Vec<f32>) -> Option<Vec<f32>> {
-        if self.spare.len() >= SPARE_MAX {
-            return Some(buffer);
-        }
-        self.spare.push(buffer);
-        None
     }
 
     /// The entries after `index`, in order.
@@ -144,6 +110,14 @@ impl Journal {
     pub(super) fn entry_count(&self) -> usize {
         self.entries.len()
     }
+}
+
+/// A copy, its gradient in one of the `buffers`.
+fn copy(event: &ShardEvent, buffers: &Buffers) -> ShardEvent {
+    let ShardEvent::Push(push) = event else { return event.clone() };
+    let gradient = push.gradient.as_ref().map(|gradient| buffers.copy(gradient));
+    let Push { session, worker, incarnation, sequence, clock, pulled, batch, samples, .. } = *push;
+    ShardEvent::Push(Push { session, worker, incarnation, sequence, clock, pulled, batch, samples, gradient })
 }
 
 /// Values that an entry keeps in memory, and on a disk.

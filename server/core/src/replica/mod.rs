@@ -3,7 +3,8 @@
 //! Every event that a shard takes in is an *entry* of its journal, with a number and the moment at which it was taken. The primary hands its
 //! entries to the backup (as [`Frame`]s) or to its disk, and lets none of the effects of an entry out before those that count have it:
 //! whatever was answered, served or told survives the loss of the primary. (Output commit, Strom and Yemini 1985.) Nothing but the events
-//! and their order is copied: the core is deterministic, so the copies are equal bit for bit, which marks in the journal check by hash.
+//! and their order is copied: the core is deterministic, so the copies are equal bit for bit, which is checked by
+//! hash while they go on: every few entries both hash the same slice of what they have, in turns.
 //!
 //! `host.rs` is the machine of one shard on one server: it leads, follows or has nothing. `places.rs` says how it comes to that,
 //! `journal.rs` keeps entries and effects, `feed.rs` knows how far the backup is.
@@ -43,6 +44,26 @@ pub enum Frame {
     Entry(Arc<Entry>),
 }
 
+/// A state that was kept somewhere, with what the disk has after it.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// The last entry in the state.
+    pub index: Index,
+    /// The moment of the state: the shard's time goes on from here.
+    pub at: Moment,
+    /// The state.
+    pub state: ShardState,
+    /// The entries after it, in order.
+    pub entries: Vec<Entry>,
+}
+
+impl From<ShardState> for Kept {
+    /// Of a checkpoint, which says of no moment when it was: its time begins with the last push that waits in it.
+    fn from(state: ShardState) -> Self {
+        Self { index: Index(0), at: Moment(0), state, entries: Vec::new() }
+    }
+}
+
 /// One event with its number and moment.
 #[derive(Clone, Debug)]
 pub struct Entry {
@@ -68,14 +89,12 @@ pub enum HostEvent {
         /// Whether the run has begun, as this server knows it.
         started: bool,
     },
-    /// The state that [`HostEffect::Load`] asked for, with the number of the last entry in it.
+    /// The state that [`HostEffect::Load`] asked for.
     Loaded {
         /// For which generation it was asked.
         generation: Generation,
-        /// The last entry in it.
-        index: Index,
-        /// The state, with the entries that the disk has after it; or why there is none.
-        loaded: Result<(ShardState, Vec<Entry>), String>,
+        /// The state; or why there is none.
+        loaded: Result<Kept, String>,
     },
     /// As a backup: a frame of the primary of this generation. A host that has had no place in this process takes those of any
     /// generation, so the shell passes on only what comes from the primary and in the generation of the last place: a primary that was
@@ -94,7 +113,7 @@ pub enum HostEvent {
         generation: Generation,
         /// The last entry that it holds.
         index: Index,
-        /// The hash of its state after that entry, where the entry asks for one.
+        /// The hash of a slice of its state after that entry, where the copies are compared.
         hash: Option<u64>,
     },
     /// As a primary: the stream to the backup is open (again), and nothing was sent over it yet.
@@ -139,7 +158,7 @@ pub enum HostEffect {
         generation: Generation,
         /// The last entry; 0 where there is nothing, and a state is needed.
         index: Index,
-        /// The hash of the state after that entry, where the entry asks for one.
+        /// The hash of a slice of the state after that entry, where the copies are compared.
         hash: Option<u64>,
     },
     /// Append to the disk's journal; answered by `Written`. A state begins a new journal.

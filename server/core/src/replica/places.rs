@@ -10,8 +10,8 @@ use slackline_core::wire::{Origin, Place};
 use super::feed::Feed;
 use super::host::{Host, Role, refuse};
 use super::journal::Journal;
-use super::{Entry, HostEffect, Index};
-use crate::shard::{Shard, ShardEvent, ShardState};
+use super::{HostEffect, Index, Kept};
+use crate::shard::{Shard, ShardEvent};
 
 impl Host {
     /// How things are to be from now on.
@@ -45,7 +45,9 @@ impl Host {
         let before = self.place.replace(place);
         let is_news =
             place.generation > self.generation || self.role == Role::Idle || self.role == Role::Following;
-        if self.role == Role::Leading {
+        // A primary that did not hear that another had taken over, or that has no values, is given its state anew like any other.
+        let loads_anew = is_news && place.is_loaded();
+        if self.role == Role::Leading && !loads_anew {
             self.generation = place.generation;
             self.feed_as_placed(is_news, effects);
             return;
@@ -58,7 +60,7 @@ impl Host {
         }
         self.generation = place.generation;
         if self.has_state_for(&place) {
-            self.lead(now, effects);
+            self.lead_as_placed(now, place, effects);
             return;
         }
         self.leave(effects);
@@ -129,14 +131,13 @@ impl Host {
         &mut self,
         now: Moment,
         generation: Generation,
-        index: Index,
-        loaded: Result<(ShardState, Vec<Entry>), String>,
+        loaded: Result<Kept, String>,
         effects: &mut Vec<HostEffect>,
     ) {
         if self.role != Role::Loading || generation != self.generation {
             return;
         }
-        let restored = loaded.and_then(|(state, entries)| self.replay(index, state, entries, effects));
+        let restored = loaded.and_then(|kept| self.replay(kept, effects));
         if let Err(why) = restored {
             let (early, place) = (std::mem::take(&mut self.early), self.place);
             early.into_iter().for_each(|event| refuse(event, effects));
@@ -145,24 +146,26 @@ impl Host {
             effects.push(HostEffect::NotRestored { generation, why });
             return;
         }
+        if let Some(place) = self.place {
+            self.lead_as_placed(now, place, effects);
+        }
+    }
+
+    /// Leads with what it has; where the coordinator waits for a state, that is said.
+    fn lead_as_placed(&mut self, now: Moment, place: Place, effects: &mut Vec<HostEffect>) {
         let shown = self.shard.as_ref().map(|shard| (shard.version(), shard.row().minimum));
         self.lead(now, effects);
-        if let Some((version, minimum)) = shown {
-            effects.push(HostEffect::Restored { generation, version, clock: minimum.unwrap_or_default() });
+        if let Some((version, minimum)) = shown.filter(|_| place.is_loaded()) {
+            let (generation, clock) = (place.generation, minimum.unwrap_or_default());
+            effects.push(HostEffect::Restored { generation, version, clock });
         }
     }
 
     /// Builds the shard from a state and the entries after it.
-    fn replay(
-        &mut self,
-        index: Index,
-        state: ShardState,
-        entries: Vec<Entry>,
-        effects: &mut Vec<HostEffect>,
-    ) -> Result<(), String> {
+    fn replay(&mut self, kept: Kept, effects: &mut Vec<HostEffect>) -> Result<(), String> {
+        let Kept { index, at, state, entries } = kept;
         let shard = Shard::restore(self.settings.shard.clone(), state).map_err(|why| why.to_string())?;
-        // A checkpoint does not say when it was made: its time begins with the last push that waits in it.
-        (self.shard, self.journal) = (Some(shard), Journal::after(index, Default::default()));
+        (self.shard, self.journal) = (Some(shard), Journal::after(index, at));
         for entry in entries {
             let next = Index(self.journal.index().0.saturating_add(1));
             if entry.index != next {

@@ -33,6 +33,9 @@ struct Rig {
     crowd: Crowd,
     now: u64,
     marks: u64,
+    /// A value of the backup was altered from outside, and where that was found.
+    is_altered: bool,
+    differs: Vec<Index>,
 }
 
 impl Rig {
@@ -53,6 +56,8 @@ impl Rig {
             crowd: Crowd::new(workers, keys),
             now: 0,
             marks: 0,
+            is_altered: false,
+            differs: Vec::new(),
         };
         rig.place(Origin::Nothing);
         let beginning = rig.crowd.beginning();
@@ -117,7 +122,11 @@ impl Rig {
                 self.backup = Some(true);
                 self.place(Origin::Memory);
             }
-            HostEffect::Differs { index, .. } => panic!("the copies differ at {index:?}"),
+            HostEffect::Differs { shard, index } => {
+                assert!(self.is_altered, "the copies differ at {index:?}");
+                assert_eq!(shard, self.settings.shard.id);
+                self.differs.push(index);
+            }
             HostEffect::NotRestored { why, .. } => panic!("{why}"),
             HostEffect::Leads { .. } | HostEffect::Restored { .. } => {}
             HostEffect::Write(_) | HostEffect::Load { .. } => unreachable!("nothing is on disks here"),
@@ -246,6 +255,35 @@ proptest! {
     }
 }
 
+#[test]
+fn one_altered_value_of_a_copy_is_found_within_one_round_of_slices_and_mended() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let shard = settings().new_tree(&mut runner).unwrap().current();
+    for key in [0, shard.keys.len as usize - 1] {
+        let mut rig = Rig::new(shard.clone(), Durability::Replicated, 2);
+        (0..20).for_each(|_| rig.move_feed(10));
+        assert_eq!(rig.backup, Some(true));
+        let mut state = rig.hosts[1].shard().unwrap().state();
+        Arc::make_mut(&mut state.arrays[0].values)[key] += 1000.0;
+        rig.hosts[1].shard = Some(crate::shard::Shard::restore(shard.clone(), state).unwrap());
+        rig.is_altered = true;
+        let before = rig.hosts[0].journal.index().0;
+        let round = host::COMPARED_EVERY * crate::shard::SLICE_COUNT;
+        let mut step = 0;
+        while rig.differs.is_empty() && rig.hosts[0].journal.index().0 <= before + round + 100 {
+            step += 1;
+            rig.act(step % 2, if step % 7 == 0 { 63 } else { 10 });
+            rig.move_feed(10);
+            assert!(step < 100_000, "nothing happens any more");
+        }
+        (0..20).for_each(|_| rig.move_feed(10));
+        assert_eq!(rig.differs.len(), 1, "{key}");
+        assert!(rig.differs[0].0 <= before + round, "{key}: found at {:?}", rig.differs[0]);
+        let [first, second] = [0, 1].map(|index: usize| rig.hosts[index].shard().unwrap().state());
+        assert_eq!(first, second, "the state was given anew");
+    }
+}
+
 /// A host with its disk: what was written, and what of that is safe.
 struct Desk {
     host: Host,
@@ -320,15 +358,16 @@ proptest! {
                     prop_assert!(is_asked);
                     prop_assert!(!desk.host.takes_events());
                     let mut frames = std::mem::take(&mut desk.disk).into_iter();
-                    let Some(Frame::State { index, state, .. }) = frames.next() else { panic!("a state is first") };
+                    let Some(Frame::State { index, at, state }) = frames.next() else { panic!("a state is first") };
                     let entries = frames.map(|frame| match frame {
                         Frame::Entry(entry) => Arc::unwrap_or_clone(entry),
                         Frame::State { .. } => panic!("one state only"),
                     });
                     // What was not safe yet is torn off.
                     let entries = entries.take_while(|entry| entry.index <= desk.written);
-                    let loaded = Ok((Arc::unwrap_or_clone(state), entries.collect()));
-                    desk.event(HostEvent::Loaded { generation: Generation(generation), index, loaded });
+                    let (state, entries) = (Arc::unwrap_or_clone(state), entries.collect());
+                    let loaded = Ok(Kept { index, at, state, entries });
+                    desk.event(HostEvent::Loaded { generation: Generation(generation), loaded });
                     prop_assert_eq!(desk.host.role(), Role::Leading);
                     for event in desk.crowd.move_over() {
                         desk.event(HostEvent::Shard(event));
@@ -384,7 +423,30 @@ fn a_state_that_is_not_there_is_said_once_and_an_older_place_is_old_news() {
     assert!(desk.event(place(3, Origin::Nothing)).is_empty());
     assert!(matches!(desk.event(place(5, Origin::Disk))[..], [HostEffect::Load { .. }]));
     let loaded = Err("the disk is empty".to_owned());
-    let effects = desk.event(HostEvent::Loaded { generation: Generation(5), index: Index(0), loaded });
+    let effects = desk.event(HostEvent::Loaded { generation: Generation(5), loaded });
     assert!(matches!(&effects[..], [HostEffect::NotRestored { why, .. }] if why == "the disk is empty"));
     assert_eq!(desk.host.role(), Role::Idle);
+}
+
+#[test]
+fn a_primary_that_did_not_hear_that_it_was_replaced_is_given_its_disk_s_state_anew() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let shard = settings().new_tree(&mut runner).unwrap().current();
+    let settings = HostSettings { server: ServerId(0), shard, durability: Durability::Disk, replicas: 1 };
+    let crowd = Crowd::new(1, 5);
+    let mut desk = Desk { host: Host::new(settings), disk: Vec::new(), written: Index(0), crowd, now: 0 };
+    desk.event(place(0, Origin::Nothing));
+    assert!(desk.event(place(1, Origin::Memory)).is_empty(), "it goes on");
+    assert_eq!(desk.host.role(), Role::Leading);
+    let asked = desk.event(place(3, Origin::Disk));
+    assert!(matches!(asked[..], [HostEffect::Load { .. }]), "{asked:?}");
+    assert!(desk.event(place(3, Origin::Disk)).is_empty());
+    let Some(Frame::State { index, at, state }) = desk.disk.first().cloned() else {
+        panic!("it wrote its state")
+    };
+    let loaded = Ok(Kept { index, at, state: Arc::unwrap_or_clone(state), entries: Vec::new() });
+    let effects = desk.event(HostEvent::Loaded { generation: Generation(3), loaded });
+    let is_restored =
+        |effect: &HostEffect| matches!(effect, HostEffect::Restored { generation: Generation(3), .. });
+    assert!(effects.iter().any(is_restored), "{effects:?}");
 }

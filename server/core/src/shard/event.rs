@@ -169,6 +169,8 @@ pub enum ShardEffect {
         reader: Option<(WorkerId, Incarnation)>,
         /// Number of the pull.
         request: u64,
+        /// Its kind, so that it can be asked again where there is no room to send what it brought.
+        kind: PullKind,
         /// The values: all who pull one version share one buffer.
         values: Arc<Vec<f32>>,
         /// The facts beside them.

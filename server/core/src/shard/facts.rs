@@ -217,8 +217,9 @@ impl Shard {
             return Err(wrong("two arrays have one name"));
         }
         let mut arrays = Arrays { shard, len: keys.len as usize, left };
+        let buffers = settings.buffers.clone();
         let mut restored = Self::new(settings);
-        restored.values = Values::of(arrays.take_if_there("values")?);
+        restored.values = Values::of(arrays.take_if_there("values")?, buffers);
         let slots = arrays.take_if_there("slots")?.unwrap_or_default();
         let delay = arrays.take_if_there("delay")?.unwrap_or_default();
         if !restored.optimizer.restore_shared(slots) || !restored.delay.restore(delay) {

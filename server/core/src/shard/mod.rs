@@ -36,9 +36,10 @@ pub use held::Held;
 use held::HeldPulls;
 use member::Member;
 use push::Collected;
-pub use state::{ShardState, StateArray};
+pub use state::{SLICE_COUNT, ShardState, StateArray};
 use values::Values;
 
+use crate::buffers::Buffers;
 use crate::dedup::PushWindow;
 use crate::guard::Guard;
 
@@ -65,6 +66,8 @@ pub struct ShardSettings {
     pub steps: Steps,
     /// What is not let in.
     pub guard: config::Guard,
+    /// Where buffers of its length come from and go to.
+    pub buffers: Buffers,
 }
 
 /// One shard.
@@ -117,8 +120,19 @@ impl Shard {
     /// A shard without values and members.
     #[must_use]
     pub fn new(settings: ShardSettings) -> Self {
-        let ShardSettings { id, keys, layout, policy, delay, optimizer, workers, batch, steps, guard } =
-            settings;
+        let ShardSettings {
+            id,
+            keys,
+            layout,
+            policy,
+            delay,
+            optimizer,
+            workers,
+            batch,
+            steps,
+            guard,
+            buffers,
+        } = settings;
         let steps_per_clock = if policy.takes_means() { 1 } else { workers };
         Self {
             id,
@@ -131,7 +145,7 @@ impl Shard {
             steps,
             guard: Guard::new(guard),
             layout,
-            values: Values::default(),
+            values: Values::of(None, buffers),
             version: Version(0),
             table: ClockTable::default(),
             members: BTreeMap::new(),
@@ -211,7 +225,7 @@ impl Shard {
 
     fn initialize(&mut self, values: Vec<f32>, effects: &mut Vec<ShardEffect>) {
         if self.values.is_empty() && values.len() as u64 == self.keys.len {
-            self.values = Values::new(values);
+            self.values.begin(values);
             effects.push(ShardEffect::HasValues);
         } else {
             effects.push(ShardEffect::Recycle(values));

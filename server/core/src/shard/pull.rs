@@ -145,7 +145,10 @@ impl Shard {
             && self.delay.spec().treatment.compensates()
             && let Some(member) = pull.reader.and_then(|(worker, _)| self.members.get_mut(&worker))
         {
-            member.read = Some((self.version, values.clone()));
+            let former = member.read.replace((self.version, values.clone()));
+            if let Some((_, former)) = former {
+                self.values.give_back(former);
+            }
         }
         let minimum = self.table.minimum().unwrap_or_else(|| pull.clock());
         let served = Served {
@@ -154,8 +157,8 @@ impl Shard {
             lead: if is_gated { pull.clock().0.saturating_sub(minimum.0) } else { 0 },
             held_us: pull.gated_since.map_or(0, |since| now.since(since).as_micros() as u64),
         };
-        let (session, reader, request) = (pull.session, pull.reader, pull.request);
-        effects.push(ShardEffect::Serve { session, reader, request, values, served });
+        let Held { session, reader, request, kind, .. } = *pull;
+        effects.push(ShardEffect::Serve { session, reader, request, kind, values, served });
     }
 
     /// The gated pulls that wait, as events: for a copy that begins with the state, which has none of them.

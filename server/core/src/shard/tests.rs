@@ -51,6 +51,7 @@ fn shard(policy: PolicySpec) -> Shard {
         batch: None,
         steps: Steps::Parts,
         guard: config::Guard::default(),
+        buffers: Default::default(),
     })
 }
 

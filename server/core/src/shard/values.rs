@@ -1,35 +1,27 @@
 //! The values of a shard and the snapshots that readers share.
 //!
 //! Readers of one version share one buffer. The owner changes values in place while nobody reads them; while somebody does, it
-//! changes a copy in a buffer that readers have given back, so the steady state allocates nothing.
+//! changes a copy in a buffer of the server's store. Readers give theirs back to that, so the steady state allocates nothing.
 
 use std::sync::Arc;
 
-/// Snapshots kept for reuse. More are in use only when readers of more versions are slow at once.
-const SPARE_MAX: usize = 4;
+use crate::buffers::Buffers;
 
 /// The values, copied on write.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Values {
     current: Option<Arc<Vec<f32>>>,
-    /// Snapshots that readers may still hold.
-    former: Vec<Arc<Vec<f32>>>,
-}
-
-impl Clone for Values {
-    /// Shares the present version; the buffers for reuse stay where they are.
-    fn clone(&self) -> Self {
-        Self { current: self.current.clone(), former: Vec::new() }
-    }
+    buffers: Buffers,
 }
 
 impl Values {
-    pub(super) const fn of(current: Option<Arc<Vec<f32>>>) -> Self {
-        Self { current, former: Vec::new() }
+    pub(super) const fn of(current: Option<Arc<Vec<f32>>>, buffers: Buffers) -> Self {
+        Self { current, buffers }
     }
 
-    pub(super) fn new(values: Vec<f32>) -> Self {
-        Self { current: Some(Arc::new(values)), former: Vec::new() }
+    /// These values instead of those that there are, which are none.
+    pub(super) fn begin(&mut self, values: Vec<f32>) {
+        self.current = Some(Arc::new(values));
     }
 
     pub(super) const fn is_empty(&self) -> bool {
@@ -45,24 +37,17 @@ impl Values {
         self.current.clone()
     }
 
+    /// A reader gives its share back, where the shard knows of it.
+    pub(super) fn give_back(&self, snapshot: Arc<Vec<f32>>) {
+        self.buffers.put_shared(snapshot);
+    }
+
     /// The values, to be changed: nobody reads what is returned.
     pub(super) fn change(&mut self) -> Option<&mut [f32]> {
         let current = self.current.as_mut()?;
         if Arc::get_mut(current).is_none() {
-            let next = match self.former.iter_mut().position(|former| Arc::get_mut(former).is_some()) {
-                Some(index) => {
-                    let mut buffer = self.former.swap_remove(index);
-                    if let Some(buffer) = Arc::get_mut(&mut buffer) {
-                        buffer.copy_from_slice(current);
-                    }
-                    buffer
-                }
-                None => Arc::new(current.as_ref().clone()),
-            };
-            let former = std::mem::replace(current, next);
-            if self.former.len() < SPARE_MAX {
-                self.former.push(former);
-            }
+            let next = Arc::new(self.buffers.copy(current));
+            self.buffers.put_shared(std::mem::replace(current, next));
         }
         Arc::get_mut(current).map(Vec::as_mut_slice)
     }
@@ -74,7 +59,9 @@ mod tests {
 
     #[test]
     fn a_reader_never_sees_a_change_and_buffers_are_reused() {
-        let mut values = Values::new(vec![0.0; 4]);
+        let buffers = Buffers::new(4, 8);
+        let mut values = Values::of(None, buffers.clone());
+        values.begin(buffers.take(4));
         let mut seen = std::collections::BTreeSet::new();
         for round in 0..100 {
             let snapshot = values.snapshot().unwrap();
@@ -82,7 +69,18 @@ mod tests {
             values.change().unwrap()[0] += 1.0;
             assert_eq!(snapshot[0], round as f32);
             seen.insert(snapshot.as_ptr());
+            values.give_back(snapshot);
         }
-        assert!(seen.len() <= 3, "{} buffers were made", seen.len());
+        assert_eq!((seen.len(), buffers.kept()), (2, 1));
+    }
+
+    #[test]
+    fn a_store_of_buffers_is_no_part_of_what_is_read() {
+        let buffers = Buffers::new(4, 8);
+        buffers.put(vec![9.0; 4]);
+        let mut values = Values::of(Some(Arc::new(vec![1.0; 3])), buffers);
+        let reader = values.snapshot();
+        assert_eq!(values.change().unwrap(), [1.0; 3]);
+        assert_eq!(reader.unwrap().as_slice(), [1.0; 3]);
     }
 }

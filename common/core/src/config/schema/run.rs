@@ -1,8 +1,8 @@
 //! Keys of the run itself, the cluster, the data, the model and the work.
 
-use super::{Absent, DAY_S, Key, MIB};
+use super::{Absent, DAY_S, GIB, KIB, Key, MIB};
 use crate::config::kind::Kind;
-use crate::limits::{COORDINATOR_COUNT_MAX, SERVER_COUNT_MAX, WORKER_COUNT_MAX};
+use crate::limits::{COORDINATOR_COUNT_MAX, SERVER_COUNT_MAX, SHARDS_PER_SERVER_MAX, WORKER_COUNT_MAX};
 
 pub(super) const RUN: &[Key] = &[
     Key::new(
@@ -82,10 +82,19 @@ pub(super) const RUN: &[Key] = &[
     .beside_the_result(),
     Key::new(
         "cluster.shards_per_server",
-        Kind::Int { min: 1, max: 256 },
+        Kind::Int { min: 1, max: SHARDS_PER_SERVER_MAX as i64 },
         Absent::Default("1"),
         "shards",
-        "Shards of one server, each with a thread of its own. More than the cores it may use gains nothing.",
+        "Shards of one server at least, each with a thread of its own. More than the cores it may use gains nothing but smaller pieces.",
+    ),
+    Key::new(
+        "cluster.shard_bytes",
+        Kind::Int { min: 64 * KIB, max: 16 * GIB },
+        Absent::Default("8388608"),
+        "bytes of values",
+        "A server has as many more shards as make each at most so large, up to 256. A shard is what is pushed and pulled in one piece, \
+         so this is what the buffers of a session are counted in: larger ones than an eighth of transport.session_bytes raise what a \
+         worker may make a server hold.",
     ),
     Key::new(
         "cluster.exit_when_done",

@@ -220,6 +220,16 @@ pub(super) const WORLD: &[Key] = &[
     )
     .beside_the_result(),
     Key::new(
+        "transport.session_bytes",
+        Kind::Int { min: MIB, max: 16 * GIB },
+        Absent::Default("67108864"),
+        "bytes",
+        "What one worker may make a server hold beside the shards' own state: three eighths of it has arrived and is not read, two are \
+         pushes that are put together or wait for their shard, three are values on their way. What is beyond that waits at the worker, \
+         and its time is counted as busy. Room for two shards there always is.",
+    )
+    .beside_the_result(),
+    Key::new(
         "transport.socket_buffer_bytes",
         Kind::Int { min: 64 * KIB, max: GIB },
         Absent::Default("4194304"),

@@ -21,6 +21,7 @@ fn unlike_any_default() -> Layer {
             ("cluster.connect_timeout_s", "44.5"),
             ("cluster.wait_report_s", "15.5"),
             ("cluster.shards_per_server", "16"),
+            ("cluster.shard_bytes", "65537"),
             ("cluster.exit_when_done", "false"),
             ("cluster.min_workers", "6"),
             ("cluster.replicas", "2"),
@@ -120,6 +121,7 @@ fn unlike_any_default() -> Layer {
             ("transport.stream_window_bytes", "100003"),
             ("transport.connection_window_bytes", "100004"),
             ("transport.send_window_bytes", "100005"),
+            ("transport.session_bytes", "8388609"),
             ("transport.socket_buffer_bytes", "100006"),
         ],
     )
@@ -141,6 +143,7 @@ fn every_key_reaches_its_field() {
             connect_timeout_s: 44.5,
             wait_report_s: 15.5,
             shards_per_server: 16,
+            shard_bytes: 65_537,
             exit_when_done: false,
             min_workers: Some(6),
             replicas: 2,
@@ -217,6 +220,7 @@ fn every_key_reaches_its_field() {
             stream_window_bytes: 100_003,
             connection_window_bytes: 100_004,
             send_window_bytes: 100_005,
+            session_bytes: 8_388_609,
             socket_buffer_bytes: 100_006,
         },
     };

@@ -90,6 +90,7 @@ fn words_of_events() -> Vec<Golden<ServerWord>> {
         ),
         ("trouble", ServerWord::Trouble(Some(Text::new("no"))), "10000000 0a000000 01 0200000000000000 6e6f"),
         ("no trouble any more", ServerWord::Trouble(None), "10000000 0a000000 00"),
+        ("going", ServerWord::Going, "10000000 0b000000"),
     ]
 }
 
@@ -129,6 +130,7 @@ pub(super) fn to_peer() -> Vec<Golden<ToPeer>> {
             "0e000000 03000000 02000000 0300000000000000 0400000000000000",
         ),
         ("heard", ServerOrder::Heard, "0e000000 04000000"),
+        ("go", ServerOrder::Go { is_missed: true }, "0e000000 05000000 01"),
     ];
     let mut all: Vec<Golden<ToPeer>> = orders.into_iter().map(order).collect();
     all.push((
@@ -202,6 +204,7 @@ fn word() -> impl Strategy<Value = ServerWord> {
             ServerWord::Doubt(Doubt { shard, worker, incarnation, applied, waiting })
         }),
         of(text()).prop_map(ServerWord::Trouble),
+        Just(ServerWord::Going),
     ]
 }
 
@@ -229,6 +232,7 @@ fn order() -> impl Strategy<Value = ServerOrder> {
             ServerOrder::Resolve { worker, incarnation, through }
         }),
         Just(ServerOrder::Heard),
+        any::<bool>().prop_map(|is_missed| ServerOrder::Go { is_missed }),
     ]
 }
 

@@ -9,6 +9,7 @@ use bincode::{Decode, Encode};
 use slackline_core::ids::{Generation, ServerId, ShardId};
 use slackline_core::wire::{Backup, Holding, Origin, Place};
 
+use super::formers::Formers;
 use super::notice::ClusterNotice;
 
 /// How far a shard's state is known to be where its place says.
@@ -23,14 +24,18 @@ pub(super) enum Standing {
 }
 
 /// One shard in the map.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub(super) struct Slot {
     pub(super) place: Place,
     pub(super) standing: Standing,
     /// The last backup that the primary could not reach: others are chosen first.
     pub(super) shunned: Option<ServerId>,
-    /// The generation in which its primary became that, or began with another state: what its disk has from then on is whole.
+    /// The generation in which its primary became that, or began with another state.
     pub(super) led_since: Generation,
+    /// What its primary's disk has from this generation on is whole: it is `led_since`, but where the shard went back to that disk.
+    pub(super) whole_since: Generation,
+    /// Who led it before, as long as its primary may have nothing on its disk.
+    pub(super) formers: Formers,
 }
 
 /// What is known of the servers when the map is changed.
@@ -39,6 +44,10 @@ pub(super) struct Servers<'a> {
     pub(super) live: &'a BTreeSet<ServerId>,
     /// What each has on its disk.
     pub(super) disks: &'a dyn Fn(ServerId, ShardId) -> Option<Holding>,
+    /// The number of the process of each.
+    pub(super) boots: &'a dyn Fn(ServerId) -> Option<u64>,
+    /// Whether what is acknowledged is on a disk.
+    pub(super) is_on_disk: bool,
     /// The newest checkpoint.
     pub(super) newest: Option<u64>,
     /// Whether there can be trained values.
@@ -71,7 +80,11 @@ impl Map {
                 (replicas > 1 && next != *primary).then_some(Backup { server: next, in_step: false });
             let place = Place { shard: *shard, generation: Generation(0), primary: *primary, backup, origin };
             let standing = if first.is_some() { Standing::Loads } else { Standing::Held };
-            (*shard, Slot { place, standing, shunned: None, led_since: Generation(0) })
+            let (led_since, whole_since) = (Generation(0), Generation(0));
+            (
+                *shard,
+                Slot { place, standing, shunned: None, led_since, whole_since, formers: Formers::default() },
+            )
         };
         Self { slots: shards.iter().map(slot).collect(), replicas, first }
     }
@@ -80,13 +93,20 @@ impl Map {
     pub(super) fn lost(&mut self, server: ServerId, servers: &Servers<'_>, notices: &mut Vec<ClusterNotice>) {
         for slot in self.slots.values_mut() {
             if slot.place.primary == server {
-                if !slot.promote(servers, notices) {
+                let boot = (servers.boots)(server);
+                if !slot.promote(boot, servers, notices) {
                     slot.wait();
                 }
             } else if slot.has_backup_at(server) && slot.standing != Standing::Waits {
                 slot.go_on_alone(notices);
             }
         }
+    }
+
+    /// The shards of a server that nobody could answer for at once if it went.
+    pub(super) fn alone_at(&self, server: ServerId, live: &BTreeSet<ServerId>) -> u64 {
+        let led = self.slots.values().filter(|slot| slot.place.primary == server);
+        led.filter(|slot| !slot.can_promote(live)).count() as u64
     }
 
     /// A server is another process than before: what it had in memory is gone.
@@ -99,7 +119,7 @@ impl Map {
         let first = self.first;
         for slot in self.slots.values_mut() {
             if slot.place.primary == server {
-                if !slot.promote(servers, notices) {
+                if !slot.promote(None, servers, notices) {
                     slot.restore(servers, first, notices)?;
                 }
             } else if slot.has_backup_at(server) {
@@ -118,7 +138,8 @@ impl Map {
     ) {
         for slot in self.slots.values_mut() {
             if slot.standing == Standing::Waits && slot.has_backup_at(server) {
-                slot.promote(servers, notices);
+                let boot = (servers.boots)(slot.place.primary);
+                slot.promote(boot, servers, notices);
             }
             if slot.place.primary != server {
                 continue;
@@ -197,8 +218,8 @@ impl Map {
         }
     }
 
-    /// Gives a backup to shards that have none: the live server with the fewest copies, the next in the ring among equals.
-    pub(super) fn choose_backups(&mut self, live: &BTreeSet<ServerId>) {
+    /// Gives a backup to shards that have none: the server of those that stay with the fewest copies, the next in the ring among equals.
+    pub(super) fn choose_backups(&mut self, live: &BTreeSet<ServerId>, staying: &BTreeSet<ServerId>) {
         if self.replicas < 2 {
             return;
         }
@@ -216,7 +237,7 @@ impl Map {
                 continue;
             }
             let ring = |server: ServerId| (server.0 + count - primary.0 % count - 1) % count;
-            let candidates = live.iter().filter(|server| **server != primary);
+            let candidates = staying.iter().filter(|server| **server != primary);
             let chosen = candidates.min_by_key(|server| {
                 (slot.shunned == Some(**server), copies.get(server).copied().unwrap_or(0), ring(**server))
             });
@@ -249,17 +270,27 @@ impl Slot {
         self.place.generation = self.place.generation.next();
     }
 
-    /// Lets the backup answer, where it lacks nothing.
-    fn promote(&mut self, servers: &Servers<'_>, notices: &mut Vec<ClusterNotice>) -> bool {
-        let Some(backup) = self.place.backup.filter(|backup| backup.in_step) else { return false };
-        if !servers.live.contains(&backup.server) {
-            return false;
-        }
+    /// Whether there is a backup that lacks nothing and can be counted on.
+    fn can_promote(&self, live: &BTreeSet<ServerId>) -> bool {
+        self.place.backup.is_some_and(|backup| backup.in_step && live.contains(&backup.server))
+    }
+
+    /// Lets the backup answer, where it lacks nothing. `boot` is the process of the primary, unless it has ended.
+    fn promote(
+        &mut self,
+        boot: Option<u64>,
+        servers: &Servers<'_>,
+        notices: &mut Vec<ClusterNotice>,
+    ) -> bool {
+        let Some(backup) = self.place.backup.filter(|_| self.can_promote(servers.live)) else { return false };
         let from = self.place.primary;
+        if servers.is_on_disk {
+            self.formers.add(from, self.whole_since, boot);
+        }
         self.next_generation();
         self.place = Place { primary: backup.server, backup: None, origin: Origin::Memory, ..self.place };
         self.standing = Standing::Held;
-        self.led_since = self.place.generation;
+        (self.led_since, self.whole_since) = (self.place.generation, self.place.generation);
         let Place { shard, generation, primary: to, .. } = self.place;
         notices.push(ClusterNotice::Promoted { shard, from, to, generation });
         true
@@ -293,17 +324,24 @@ impl Slot {
     ) -> Result<(), String> {
         let Place { shard, primary, .. } = self.place;
         // Its disk can be behind the map by generations in which it only lost its backup.
-        let on_disk = (servers.disks)(primary, shard)
-            .filter(|holding| holding.is_whole && holding.on_disk && holding.generation >= self.led_since);
+        let on_disk =
+            (servers.disks)(primary, shard).filter(|holding| holding.is_from(self.whole_since)).is_some();
         if !servers.is_trained {
             // No worker was given work yet: there is nothing to lose.
             self.begin_again(first, notices);
             return Ok(());
         }
-        match (on_disk, servers.newest) {
-            (Some(_), _) => self.load(Origin::Disk, notices),
-            (None, Some(number)) => self.load(Origin::Checkpoint { number }, notices),
-            (None, None) => {
+        if on_disk {
+            self.formers.clear();
+            self.load(Origin::Disk, notices);
+            return Ok(());
+        }
+        if self.go_back(servers, notices) {
+            return Ok(());
+        }
+        match servers.newest {
+            Some(number) => self.load(Origin::Checkpoint { number }, notices),
+            None => {
                 return Err(format!(
                     "{shard} has no state: {primary} was restarted; give the run cluster.durability = \"disk\", \
                      cluster.replicas = 2 or checkpoints"
@@ -320,10 +358,16 @@ impl Slot {
                 self.next_generation();
                 self.place.backup = None;
                 self.place.origin = Origin::Nothing;
-                self.led_since = self.place.generation;
+                self.begins_here();
                 self.standing = Standing::Held;
             }
         }
+    }
+
+    /// The state is another one from this generation on; what others had of the one before does not matter any more.
+    fn begins_here(&mut self) {
+        (self.led_since, self.whole_since) = (self.place.generation, self.place.generation);
+        self.formers.clear();
     }
 
     fn load(&mut self, origin: Origin, notices: &mut Vec<ClusterNotice>) {
@@ -331,7 +375,7 @@ impl Slot {
         self.place.backup = None;
         self.place.origin = origin;
         if origin != Origin::Disk {
-            self.led_since = self.place.generation;
+            self.begins_here();
         }
         self.standing = Standing::Loads;
         let Place { shard, primary: server, .. } = self.place;

@@ -5,22 +5,24 @@
 //! said. And no generation of a shard is used twice.
 
 mod doubts;
+mod formers;
+mod going;
 mod map;
 mod notice;
 mod rounds;
 mod rows;
 mod servers;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bincode::{Decode, Encode};
 use slackline_core::ids::{Clock, Generation, Incarnation, Moment, ServerId, ShardId, WorkerId};
 use slackline_core::limits::PLACED_MAX;
-use slackline_core::wire::{Holding, Mark, Origin, Place, Placed, ServerOrder, ServerWord};
+use slackline_core::wire::{Mark, Origin, Place, Placed, ServerOrder, ServerWord};
 
 use doubts::Doubts;
-use map::{Map, Servers, Standing};
+use map::{Map, Standing};
 pub use notice::ClusterNotice;
 use rounds::Rounds;
 pub(super) use rows::{PlaceLack, ServerView};
@@ -52,6 +54,8 @@ pub(super) struct ClusterSettings {
     pub(super) from: Option<(u64, Clock)>,
     /// Names the run, in checkpoints.
     pub(super) run: u64,
+    /// Servers keep what they take in on their disks.
+    pub(super) on_disk: bool,
 }
 
 /// What control is to do.
@@ -82,8 +86,8 @@ pub(super) struct View<'a> {
     pub(super) is_running: bool,
     /// The mark for a number and a margin, and its clock.
     pub(super) cut: &'a dyn Fn(u64, u64) -> (Mark, Clock),
-    /// Whether all results of the batches before the cut were heard.
-    pub(super) is_reported: bool,
+    /// Whether all results of the batches before the cut were heard; asked only where a checkpoint waits for nothing else.
+    pub(super) is_reported: &'a dyn Fn() -> bool,
 }
 
 /// The server that leads a shard, and the generation in which it began to, or began with another state.
@@ -94,6 +98,8 @@ type Led = (ServerId, Generation);
 pub(super) struct Cluster {
     pub(super) settings: ClusterSettings,
     pub(super) kept: Kept,
+    /// Something was heard or has happened since it was last settled. What it sees of the rest of control is asked beside this.
+    is_due: bool,
 }
 
 /// What is kept.
@@ -152,7 +158,7 @@ impl Cluster {
             failure: None,
             gone: Vec::new(),
         };
-        Self { settings, kept }
+        Self { settings, kept, is_due: true }
     }
 
     /// The name of the run.
@@ -162,6 +168,7 @@ impl Cluster {
 
     /// A server says something.
     pub(super) fn word(&mut self, now: Moment, server: ServerId, word: ServerWord) {
+        self.is_due = true;
         self.heard(now, server);
         let pause = self.settings.lease;
         let Kept { map, rounds, notices, servers, doubts, .. } = &mut self.kept;
@@ -216,6 +223,7 @@ impl Cluster {
                     self.kept.gone.push((doubt.worker, doubt.incarnation));
                 }
             }
+            ServerWord::Going => self.asks_to_go(now, server),
             ServerWord::Trouble(what) => {
                 let what = what.map(|what| what.shown());
                 if let Some(known) = servers.get_mut(&server)
@@ -257,6 +265,7 @@ impl Cluster {
     /// A map is stored.
     pub(super) fn persisted(&mut self, number: u64) {
         if let Some(record) = self.kept.storing.take_if(|record| record.number == number) {
+            self.is_due = true;
             self.in_force(record);
         }
     }
@@ -277,7 +286,7 @@ impl Cluster {
     /// Workers are given work from now on.
     pub(super) fn trained(&mut self) {
         if !self.kept.is_trained {
-            self.kept.is_trained = true;
+            (self.kept.is_trained, self.is_due) = (true, true);
             self.kept.is_changed |= self.kept.map.trained();
         }
     }
@@ -285,6 +294,7 @@ impl Cluster {
     /// A worker is gone.
     pub(super) fn fence(&mut self, worker: WorkerId, incarnation: Incarnation) {
         if self.settings.is_whole {
+            self.is_due = true;
             self.kept.doubts.open((worker, incarnation));
         }
     }
@@ -309,7 +319,7 @@ impl Cluster {
     pub(super) fn finish(&mut self) -> bool {
         let is_kept = match &mut self.kept.rounds {
             Some(rounds) => {
-                rounds.finish();
+                self.is_due |= rounds.finish();
                 rounds.has_ended()
             }
             None => true,
@@ -323,6 +333,7 @@ impl Cluster {
     }
 
     pub(super) fn committed(&mut self, now: Moment, number: u64) {
+        self.is_due = true;
         let Kept { rounds, notices, .. } = &mut self.kept;
         if let Some(rounds) = rounds {
             rounds.committed(now, number, notices);
@@ -330,6 +341,7 @@ impl Cluster {
     }
 
     pub(super) fn not_committed(&mut self, now: Moment, number: u64, why: String) {
+        self.is_due = true;
         let pause = self.settings.lease / 3;
         let Kept { rounds, notices, .. } = &mut self.kept;
         if let Some(rounds) = rounds {
@@ -337,16 +349,30 @@ impl Cluster {
         }
     }
 
+    /// Whether nothing follows from the state that did not follow when it was last settled. Control asks after every event of a worker, and
+    /// of those hardly one matters here.
+    fn rests(&self, now: Moment, view: &View<'_>) -> bool {
+        !self.is_due
+            && !self.is_asked_to_go()
+            && self.kept.rounds.as_ref().is_none_or(|rounds| rounds.rests(now, view))
+    }
+
     /// What follows from the state.
     pub(super) fn settle(&mut self, now: Moment, view: &View<'_>, out: &mut Vec<Out>) {
         self.kept.progress = view.progress;
-        let live = self.live();
+        if self.rests(now, view) {
+            return;
+        }
+        self.is_due = false;
+        self.settle_going(now);
+        let (live, staying) = (self.live(), self.staying());
         let before = self.kept.map.clone();
-        self.kept.map.choose_backups(&live);
+        self.kept.map.choose_backups(&live, &staying);
         self.kept.is_changed |= before != self.kept.map;
         self.store(out);
         let mut orders = Vec::new();
         self.tell_places(&mut orders);
+        self.tell_going(&mut orders);
         self.settle_doubts(&mut orders);
         self.settle_rounds(now, view, &mut orders, out);
         out.extend(orders.into_iter().map(|(server, order)| Out::Order(server, order)));
@@ -417,10 +443,7 @@ impl Cluster {
             out.push(Out::Marked(mark));
         }
         rounds.tell(&reached, orders);
-        let may_commit = rounds.round().is_some_and(|round| round.mark.rest == Some(Clock(u64::MAX)));
-        if (view.is_reported || may_commit)
-            && let Some((mark, clock, parts)) = rounds.commit()
-        {
+        if let Some((mark, clock, parts)) = rounds.commit(view) {
             out.push(Out::Commit { mark, clock, parts });
         }
     }
@@ -439,13 +462,14 @@ impl Cluster {
         news
     }
 
-    fn view_of_servers<'a>(
-        live: &'a BTreeSet<ServerId>,
-        disks: &'a dyn Fn(ServerId, ShardId) -> Option<Holding>,
-        newest: Option<u64>,
-        is_trained: bool,
-    ) -> Servers<'a> {
-        Servers { live, disks, newest, is_trained }
+    /// Where it rests, being settled once more gives nothing.
+    pub(super) fn check_rest(&self, now: Moment, view: &View<'_>) {
+        let (mut again, mut out) = (Self { is_due: true, ..self.clone() }, Vec::new());
+        again.settle(now, view, &mut out);
+        assert!(
+            out.is_empty() && again.kept == self.kept,
+            "the coordinator rests, and {out:?} is to be done"
+        );
     }
 
     pub(super) fn check_invariants(&self) {

@@ -27,6 +27,18 @@ pub enum ClusterNotice {
         /// Which.
         server: ServerId,
     },
+    /// A server that was told to go may do so.
+    Goes {
+        /// Which.
+        server: ServerId,
+        /// Shards that nobody answers for until it is back.
+        waiting: u64,
+    },
+    /// A server that was told to go takes with it what nothing else has.
+    Missed {
+        /// Which.
+        server: ServerId,
+    },
     /// A backup answers for a shard from now on.
     Promoted {
         /// The shard.
@@ -37,6 +49,15 @@ pub enum ClusterNotice {
         to: ServerId,
         /// The new generation.
         generation: Generation,
+    },
+    /// A server took a shard over and was lost before it had acknowledged anything: the one before it has all that was.
+    GoesBack {
+        /// The shard.
+        shard: ShardId,
+        /// The server that had nothing on its disk yet.
+        from: ServerId,
+        /// The server that has it on its disk.
+        to: ServerId,
     },
     /// A shard has no second copy for now.
     Alone {
@@ -122,10 +143,25 @@ impl fmt::Display for ClusterNotice {
             Self::Lost { server, silent } => {
                 write!(f, "{server} was not heard for {:.1} s: its lease is over", silent.as_secs_f64())
             }
+            Self::Goes { server, waiting: 0 } => {
+                write!(f, "{server} was told to go: the run goes on without it")
+            }
+            Self::Goes { server, waiting } => {
+                write!(f, "{server} was told to go: {waiting} of its shards wait until it is started again")
+            }
+            Self::Missed { server } => {
+                write!(f, "{server} was told to go, and nothing else has what it has: the run ends with it")
+            }
             Self::Restarted { server } => write!(f, "{server} was restarted: its memory is gone"),
             Self::Back { server } => write!(f, "{server} is back, with all that it had"),
             Self::Promoted { shard, from, to, generation } => {
                 write!(f, "{to} answers for {shard} now, in place of {from} ({generation}); nothing is lost")
+            }
+            Self::GoesBack { shard, from, to } => {
+                write!(
+                    f,
+                    "{from} had nothing of {shard} on its disk yet: it goes back to {to}, whose disk has all of it"
+                )
             }
             Self::Alone { shard, primary, backup } => {
                 write!(f, "{shard} goes on at {primary} without its copy at {backup}")

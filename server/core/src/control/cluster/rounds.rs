@@ -89,9 +89,20 @@ impl Rounds {
         self.round.as_ref()
     }
 
-    /// The run is over: its final values are to be kept.
-    pub(super) const fn finish(&mut self) {
-        self.is_ending = true;
+    /// The run is over: its final values are to be kept. Returns whether that is news.
+    pub(super) const fn finish(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_ending, true)
+    }
+
+    /// Whether a checkpoint is wanted now.
+    fn is_wanted(&self, now: Moment, view: &View<'_>) -> bool {
+        let is_due = view.is_running && view.progress.0 >= self.last.0.saturating_add(self.every);
+        now >= self.not_before && if self.is_ending { !self.has_ended } else { is_due }
+    }
+
+    /// Whether none is to be begun or committed, as far as the run goes on by itself.
+    pub(super) fn rests(&self, now: Moment, view: &View<'_>) -> bool {
+        self.round.as_ref().map_or_else(|| !self.is_wanted(now, view), |round| !round.is_ready(view))
     }
 
     /// Whether nothing of checkpoints holds the run up any more.
@@ -106,13 +117,11 @@ impl Rounds {
         view: &View<'_>,
         homes: &BTreeMap<ShardId, ServerId>,
     ) -> Option<Mark> {
-        let is_due = view.is_running && view.progress.0 >= self.last.0.saturating_add(self.every);
-        let is_wanted = if self.is_ending { !self.has_ended } else { is_due };
         if self.is_ending && self.round.as_ref().is_some_and(|round| !round.is_last && !round.is_committing) {
             // The last one has all that this one would have.
             self.round = None;
         }
-        if self.round.is_some() || !is_wanted || now < self.not_before {
+        if self.round.is_some() || !self.is_wanted(now, view) {
             return None;
         }
         self.number += 1;
@@ -214,8 +223,8 @@ impl Rounds {
     }
 
     /// The parts, once all are there and the manifest is to be written: once a round.
-    pub(super) fn commit(&mut self) -> Option<Parts> {
-        let round = self.round.as_mut().filter(|round| !round.is_committing && round.has_all())?;
+    pub(super) fn commit(&mut self, view: &View<'_>) -> Option<Parts> {
+        let round = self.round.as_mut().filter(|round| round.is_ready(view))?;
         round.is_committing = true;
         let parts = round.parts.iter().map(|(shard, entry)| (*shard, entry.clone())).collect();
         Some((round.mark.clone(), round.clock, parts))
@@ -258,7 +267,13 @@ impl Rounds {
 
 impl Round {
     /// Whether every shard has its part in the store.
-    pub(super) fn has_all(&self) -> bool {
+    fn has_all(&self) -> bool {
         self.homes.keys().all(|shard| self.parts.contains_key(shard))
+    }
+
+    /// Whether its manifest is to be written. The last one waits for no results: nobody is there who could have some.
+    fn is_ready(&self, view: &View<'_>) -> bool {
+        let is_open = self.mark.rest == Some(Clock(u64::MAX));
+        !self.is_committing && self.has_all() && (is_open || (view.is_reported)())
     }
 }

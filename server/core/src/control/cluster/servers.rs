@@ -9,7 +9,8 @@ use slackline_core::limits::PLACES_MAX;
 use slackline_core::wire::{Here, Holding, Place, ServerOrder};
 
 use super::Cluster;
-use super::map::Map;
+use super::going::Going;
+use super::map::{Map, Servers};
 use super::notice::ClusterNotice;
 
 /// One server.
@@ -18,8 +19,12 @@ pub(super) struct Server {
     /// The number of its process; none while it was never heard.
     pub(super) boot: Option<u64>,
     pub(super) heard: Option<Moment>,
-    /// Its lease is over.
-    is_lost: bool,
+    /// Its lease is over, or it was let go.
+    pub(super) is_lost: bool,
+    /// It was told to go.
+    pub(super) going: Option<Going>,
+    /// It has the answer, over this session.
+    pub(super) may_go: bool,
     /// It has a session, over which it has said what it is.
     pub(super) is_connected: bool,
     /// States that it has on its disk.
@@ -53,7 +58,8 @@ impl Cluster {
     pub(super) fn heard(&mut self, now: Moment, id: ServerId) {
         let Some(server) = self.kept.servers.get_mut(&id) else { return };
         server.heard = Some(now);
-        if std::mem::take(&mut server.is_lost) {
+        // What a server that was let go still says does not bring it back.
+        if !server.is_gone() && std::mem::take(&mut server.is_lost) {
             self.kept.notices.push(ClusterNotice::Back { server: id });
             self.change(|map, servers, notices| {
                 map.returned(id, servers, notices);
@@ -63,33 +69,42 @@ impl Cluster {
     }
 
     /// A change of the map, with what is known of the servers.
-    fn change(
+    pub(super) fn change(
         &mut self,
-        change: impl FnOnce(&mut Map, &super::Servers<'_>, &mut Vec<ClusterNotice>) -> Result<(), String>,
+        change: impl FnOnce(&mut Map, &Servers<'_>, &mut Vec<ClusterNotice>) -> Result<(), String>,
     ) {
         let (live, newest, is_trained) = (self.live(), self.newest(), self.kept.is_trained);
         let known = &self.kept.servers;
         let disks = |server: ServerId, shard: ShardId| -> Option<Holding> {
             known.get(&server)?.disk.get(&shard).copied()
         };
-        let servers = Self::view_of_servers(&live, &disks, newest, is_trained);
+        let boots = |server: ServerId| known.get(&server)?.boot;
+        let is_on_disk = self.settings.on_disk;
+        let servers = Servers { live: &live, disks: &disks, boots: &boots, is_on_disk, newest, is_trained };
         let verdict = change(&mut self.kept.map, &servers, &mut self.kept.notices);
-        self.kept.is_changed = true;
+        (self.kept.is_changed, self.is_due) = (true, true);
         if let Err(text) = verdict {
             self.kept.failure.get_or_insert(text);
         }
     }
 
-    /// Whether a server has shards in its memory and this coordinator never gave it any: they are of another run.
+    /// Whether a server has shards, in its memory or on its disk, and this coordinator never gave it any: they are of another run. (A journal
+    /// would be written over.)
     pub(crate) fn is_of_another_run(&self, here: &Here) -> bool {
         let is_unknown = self.kept.servers.get(&here.server).is_some_and(|known| known.boot.is_none());
-        is_unknown && here.holds.iter().any(|holding| !holding.on_disk)
+        is_unknown && !here.holds.is_empty()
     }
 
     /// A server says who it is, over a new session.
     pub(super) fn here(&mut self, now: Moment, id: ServerId, here: &Here) {
         let Some(server) = self.kept.servers.get_mut(&id) else { return };
         let before = server.boot.replace(here.boot);
+        if before != Some(here.boot) {
+            // A new process was told nothing, and the map has what becomes of the one before.
+            server.is_lost &= !server.is_gone();
+            server.going = None;
+        }
+        server.may_go = false;
         let holds = here.holds.iter().filter(|holding| holding.on_disk).take(PLACES_MAX);
         server.disk = holds.map(|holding| (holding.shard, *holding)).collect();
         (server.is_connected, server.places, server.told, server.took) = (true, None, 0, 0);
@@ -113,6 +128,7 @@ impl Cluster {
     pub(crate) fn disconnected(&mut self, id: ServerId) {
         if let Some(server) = self.kept.servers.get_mut(&id) {
             server.is_connected = false;
+            self.is_due = true;
         }
     }
 
@@ -144,8 +160,14 @@ impl Cluster {
         }
     }
 
+    /// What was kept of the process before; the events since then follow.
+    pub(crate) fn take_up(&mut self, kept: super::Kept) {
+        (self.kept, self.is_due) = (kept, true);
+    }
+
     /// After a restart of the coordinator: all leases begin anew, and nobody has a session.
     pub(crate) fn restart(&mut self, now: Moment) {
+        self.is_due = true;
         for server in self.kept.servers.values_mut() {
             server.heard = server.heard.map(|_| now);
             (server.is_connected, server.asks) = (false, false);

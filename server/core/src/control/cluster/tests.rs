@@ -1,10 +1,12 @@
 //! Servers that are lost, come back and are restarted; maps that are stored before they are told; the last steps of workers that are gone.
 
+mod formers;
+mod going;
 mod moves;
 
 use proptest::prelude::*;
 use slackline_core::ids::{Sequence, Version};
-use slackline_core::wire::{Doubt, Here, Text};
+use slackline_core::wire::{Doubt, Here, Holding, Text};
 
 use super::*;
 
@@ -23,6 +25,7 @@ fn settings(replicas: u32) -> ClusterSettings {
         every: None,
         from: None,
         run: 0,
+        on_disk: false,
     }
 }
 
@@ -78,7 +81,7 @@ impl Table {
                 let clock = Clock(progress.0 + margin);
                 (Mark { number, cuts: Vec::new(), rest: Some(clock) }, clock)
             };
-            let view = View { progress, is_running: true, cut: &cut, is_reported: true };
+            let view = View { progress, is_running: true, cut: &cut, is_reported: &|| true };
             let mut out = Vec::new();
             self.cluster.settle(self.now, &view, &mut out);
             self.cluster.check_invariants();

@@ -132,6 +132,8 @@ fn a_server_that_cannot_be_one_of_the_run_is_refused() {
         (Role::Server, here(2, 1, Vec::new()), RefusalCode::Mismatch),
         (Role::Server, here(1, 9, Vec::new()), RefusalCode::Mismatch),
         (Role::Server, here(1, 1, vec![holding]), RefusalCode::Mismatch),
+        // A coordinator that has lost its memory would have the journals written over.
+        (Role::Server, here(1, 1, vec![Holding { on_disk: true, ..holding }]), RefusalCode::Mismatch),
         (Role::Worker, here(1, 1, Vec::new()), RefusalCode::Role),
     ];
     for (session, (role, message, code)) in (1..).zip(table) {
@@ -189,6 +191,27 @@ fn a_restarted_coordinator_goes_on_with_its_members_and_repeats_the_work_that_wa
     assert!(effects.iter().any(|effect| matches!(effect, ControlEffect::Shards(ShardEvent::Enter { .. }))));
     assert!(effects.contains(&ControlEffect::Shards(ShardEvent::Start)), "all members are here");
     assert_eq!(works(&desk.say(7, ask(0, None))), [(7, given[0].1)]);
+}
+
+#[test]
+fn a_run_that_failed_or_was_stopped_goes_on_when_it_is_started_again() {
+    let mut desk = Desk::new(settings(1));
+    let (worker, incarnation) = desk.enlist(0);
+    desk.event(ControlEvent::Interrupt { reason: "terminated".to_owned() });
+    assert!(matches!(desk.control.ended(), Some(End::Stopped(_))));
+    let state = desk.control.state().unwrap();
+    let mut effects = Vec::new();
+    let control = Control::restore(settings(1), &state, Vec::new(), Moment(5), &mut effects).unwrap();
+    assert!(!effects.iter().any(|effect| matches!(effect, ControlEffect::End(_))));
+    desk = Desk { control, now: Moment(5) };
+    desk.event(ControlEvent::Leads {
+        shard: ShardId(0),
+        generation: Generation(0),
+        has_values: true,
+        members: Vec::new(),
+    });
+    desk.open(7, Role::Worker);
+    assert_eq!(refusals(&desk.register(7, worker, incarnation)), []);
 }
 
 #[test]

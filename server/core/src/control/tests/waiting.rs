@@ -154,3 +154,74 @@ fn samples_of_a_lost_worker_are_told_with_its_name_and_of_one_that_left_too() {
         assert_eq!(repeats.samples(), 10);
     }
 }
+
+/// A server and the coordinator, with a way between them that takes its time.
+struct Pair {
+    coordinator: Control,
+    server: Control,
+    now: Moment,
+    under_way: VecDeque<(Moment, slackline_core::wire::ServerWord)>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let both = ControlSettings {
+            servers: 2,
+            shards: vec![(ShardId(0), ServerId(0)), (ShardId(1), ServerId(1))],
+            ..settings(1)
+        };
+        let other = ControlSettings { server: ServerId(1), coordinator: None, ..both.clone() };
+        let now = Moment(0);
+        let (coordinator, server) = (Control::new(both, now), Control::new(other, now));
+        let mut pair = Self { coordinator, server, now, under_way: VecDeque::new() };
+        let (role, address) = (Role::Server, "here".to_owned());
+        let opened = ControlEvent::Opened { session: SessionId(1), role, address };
+        pair.coordinator.handle(now, opened, &mut Vec::new());
+        pair.server(ControlEvent::CoordinatorOpened, Duration::ZERO);
+        pair
+    }
+
+    /// The server takes an event; what it says of it arrives so much later, in order.
+    fn server(&mut self, event: ControlEvent, delay: Duration) {
+        let mut effects = Vec::new();
+        self.server.handle(self.now, event, &mut effects);
+        let last = self.under_way.back().map_or(Moment(0), |(when, _)| *when);
+        let words = effects.into_iter().filter_map(|effect| match effect {
+            ControlEffect::Coordinator(word) => Some(word),
+            _ => None,
+        });
+        let when = self.now.after(delay).max(last);
+        self.under_way.extend(words.map(|word| (when, word)));
+    }
+
+    /// So much time passes until both look at their clocks; how long the server is said to be silent then.
+    fn tick(&mut self, after: Duration) -> Option<Duration> {
+        self.now = self.now.after(after);
+        let now = self.now;
+        while let Some((_, word)) = self.under_way.pop_front_if(|(when, _)| *when <= now) {
+            let event = ControlEvent::Message { session: SessionId(1), message: ToServer::Cluster(word) };
+            self.coordinator.handle(self.now, event, &mut Vec::new());
+        }
+        self.coordinator.handle(self.now, ControlEvent::Tick, &mut Vec::new());
+        self.coordinator.waits(self.now).into_iter().find_map(|waiting| match waiting.wait {
+            crate::waits::Wait::Silent { silent, .. } => Some(silent),
+            _ => None,
+        })
+    }
+}
+
+// A run with a lease of a second, in which nothing was wrong, warned of silent servers every two seconds: they were called so after a third
+// of a lease, which is when they speak.
+#[test]
+fn a_server_that_renews_its_lease_is_never_called_silent_and_one_that_stops_is_before_it_is_over() {
+    let mut pair = Pair::new();
+    let tick = LEASE / slackline_core::config::timers::TICKS;
+    for step in 0..2000_u32 {
+        // A busy machine: words take up to a quarter of a lease.
+        let delay = LEASE / 4 * (step * 7919 % 101) / 100;
+        pair.server(ControlEvent::Tick, delay);
+        assert_eq!(pair.tick(tick), None, "step {step}");
+    }
+    let named = std::iter::repeat_with(|| pair.tick(tick)).take(40).flatten().next().unwrap();
+    assert!(named >= slackline_core::config::timers::quiet(LEASE) && named < LEASE, "{named:?}");
+}

@@ -247,6 +247,7 @@ pub(crate) fn settings() -> impl Strategy<Value = ShardSettings> {
                 workers: 4,
                 batch: None,
                 steps,
+                buffers: Default::default(),
                 guard: config::Guard {
                     norm_max,
                     on_norm: if clip { OnNorm::Clip } else { OnNorm::Drop },

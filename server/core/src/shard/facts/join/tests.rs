@@ -29,6 +29,7 @@ fn settings(id: u32, keys: KeyRange, policy: PolicySpec) -> ShardSettings {
         batch: None,
         steps: Steps::Parts,
         guard: config::Guard::default(),
+        buffers: Default::default(),
     }
 }
 
