@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use slackline_core::config::{Etcd, Resolved, Store as Setting, timers};
+use slackline_core::config::{Resolved, Store as Setting, timers};
 use slackline_net::{CloseCode, Handshake, Identity, Listener, NetworkThread, Role, Settings};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
