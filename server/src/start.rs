@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use slackline_checkpoint::Manifest;
@@ -196,6 +196,7 @@ pub(crate) fn work(options: ServerOptions, mut found: Found, ground: Ground) -> 
         network,
         config_hash: surroundings.config_hash,
         payload_max: payload_max(all.values().map(|settings| settings.keys)),
+        standstill: Mutex::default(),
     });
     let ServerOptions { index, resolved, out, trace, ready, keeps, .. } = options;
     let settings = control_settings(index, &resolved, boot_number(began));

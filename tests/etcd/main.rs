@@ -140,6 +140,13 @@ fn a_run_waits_by_name_for_an_etcd_that_is_away_and_goes_on() {
     keeper.kill();
     let line = apart.candidates[leader].line("nothing goes on before it can be");
     assert!(line.contains(&keeper.address()), "{line}");
+    // Whoever asks is told why, by the leader, and by candidates once nobody leads.
+    let says = |words: &str| {
+        let output = apart.cluster.status().output;
+        (output.contains(&format!("etcd at {}", keeper.address())) && output.contains(words)).then_some(())
+    };
+    assert!(says("the coordinator's memory cannot be kept").is_some());
+    until("a status in which no candidate can lead", || says("cannot lead"));
     keeper.start_again();
     for worker in &apart.workers {
         worker.end_well();

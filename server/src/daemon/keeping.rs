@@ -1,9 +1,9 @@
 //! What the coordinator keeps for a process that goes on in its place, and when that is of no use any more.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use slackline_core::config::Durability;
-use slackline_core::wire::ToServer;
+use slackline_core::wire::{ToServer, WaitRow};
 use slackline_server_core::ControlEvent;
 use slackline_server_core::control::{End, MapRecord};
 use tokio::sync::watch;
@@ -62,6 +62,7 @@ impl Daemon {
         if matches!(keep, Keep::Events(events) if events.is_empty()) {
             return !self.is_deposed;
         }
+        let mut since = None;
         while !self.is_deposed {
             let Some(ledger) = &mut self.memory.ledger else { return true };
             let lost = &mut self.memory.lost;
@@ -76,6 +77,7 @@ impl Daemon {
             }
             let is_done = outcome.is_ok();
             let text = outcome.err().map(|error| format!("{}: {error}", self.home.surroundings.server));
+            let said = text.clone().unwrap_or_default();
             if let Some(told) = self.troubles.note(Place::Ledger, text) {
                 match &told {
                     Some(text) => tracing::warn!("{text}; nothing goes on before it can be"),
@@ -84,14 +86,25 @@ impl Daemon {
                 self.next.push_back(ControlEvent::Trouble(told));
             }
             if is_done {
+                self.shared().stand_still(None);
                 return true;
             }
+            self.stand_still(*since.get_or_insert_with(Instant::now), said);
             tokio::select! {
                 () = tokio::time::sleep(AGAIN) => {}
                 () = Memory::lost(&mut self.memory.lost) => self.is_deposed = true,
             }
         }
         false
+    }
+
+    /// Whoever asks for a status meanwhile is told why nothing goes on, and how things stood.
+    fn stand_still(&self, since: Instant, why: String) {
+        let mut status = self.control.status(self.now());
+        status
+            .waits
+            .insert(0, WaitRow::new(since.elapsed(), format!("{why}; nothing goes on before it can be")));
+        self.shared().stand_still(Some(status));
     }
 
     /// At the end: removes what no other process can go on with.

@@ -69,8 +69,8 @@ struct Standing {
     lasts: Duration,
     /// The revision of the row `over` that was there before this process: it is of an earlier run.
     over: Option<i64>,
-    /// What was said last, so that each thing is said once.
-    said: Option<String>,
+    /// What was said last, so that each thing is said once; whoever is turned away hears it too.
+    said: watch::Sender<String>,
 }
 
 /// Runs a candidate until the run is over or a signal ends it; blocks the calling thread.
@@ -114,7 +114,7 @@ pub fn coordinate(options: CandidateOptions) -> Result<Ended, ServerError> {
         let (stood, found_over) = net.block_on(async move {
             let (etcd, rows, name, lasts) = standing;
             let caller = Caller::new(&etcd, lasts / 2)?;
-            let mut standing = Standing { caller, rows, name, lasts, over, said: None };
+            let mut standing = Standing { caller, rows, name, lasts, over, said: watch::Sender::default() };
             let stood = standing.stand_by(listener, fresh).await?;
             Ok::<_, ServerError>((stood, standing.over))
         })??;
@@ -162,7 +162,7 @@ impl Standing {
     /// Turns everyone away until this candidate leads, the run is over or a signal comes.
     async fn stand_by(&mut self, listener: Listener, fresh: bool) -> Result<Stood, ServerError> {
         let listener = Arc::new(listener);
-        let turning = tokio::spawn(turn_away(listener.clone()));
+        let turning = tokio::spawn(turn_away(listener.clone(), self.said.subscribe()));
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let won = tokio::select! {
@@ -246,31 +246,33 @@ impl Standing {
     }
 
     fn say(&mut self, text: String) {
-        if self.said.as_ref() != Some(&text) {
+        if *self.said.borrow() != text {
             tracing::info!("{text}");
-            self.said = Some(text);
+            self.said.send_replace(text);
         }
     }
 }
 
 /// Tells whoever connects that this candidate does not lead, so that the next one is tried at once.
-async fn turn_away(listener: Arc<Listener>) {
+async fn turn_away(listener: Arc<Listener>, said: watch::Receiver<String>) {
     let places = Arc::new(Semaphore::new(TURNED_AWAY_AT_ONCE));
     while let Some(handshake) = listener.accept().await {
         let Ok(place) = places.clone().try_acquire_owned() else {
             handshake.refuse();
             continue;
         };
+        let why = said.borrow().clone();
         tokio::spawn(async move {
-            turn_one_away(handshake).await;
+            turn_one_away(handshake, &why).await;
             drop(place);
         });
     }
 }
 
-async fn turn_one_away(handshake: Handshake) {
+async fn turn_one_away(handshake: Handshake, why: &str) {
     // Whoever has no certificate of this cluster learns nothing.
     if let Ok(connection) = handshake.complete().await {
-        connection.close(CloseCode::StandsBy, "this candidate for the coordinator stands by");
+        let why = if why.is_empty() { "this candidate for the coordinator stands by" } else { why };
+        connection.close(CloseCode::StandsBy, why);
     }
 }
