@@ -161,8 +161,17 @@ impl Daemon {
                 }
                 Happening::Word(Word::Ended(shard)) => self.fail(shard).await,
                 Happening::Word(word) => {
+                    let committed = match &word {
+                        Word::Committed { number, outcome: Ok(()) } => Some(*number),
+                        _ => None,
+                    };
                     if let Some(event) = self.heard(word) {
                         self.event(event).await;
+                    }
+                    if let (Some(number), Some(saver), false) =
+                        (committed, &self.home.surroundings.saver, self.is_deposed)
+                    {
+                        saver.tidy(number);
                     }
                 }
                 Happening::Tick => self.tell_time(ticks.take(Instant::now())).await,
