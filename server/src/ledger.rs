@@ -53,8 +53,8 @@ pub enum LedgerError {
     Etcd(String),
     /// What etcd has cannot be read.
     #[error(
-        "the row {row} in etcd cannot be read as the coordinator's memory: use the version of the program that wrote it, or start anew with \
-         --fresh"
+        "the row {row} in etcd is damaged, or was written by another program or another version of this one: use the version that wrote it, or start \
+         anew with --fresh"
     )]
     Unreadable {
         /// Its whole name.

@@ -165,16 +165,27 @@ fn words(error: &(dyn std::error::Error + 'static)) -> String {
     said.join(": ")
 }
 
+/// The name in the certificates of servers that `slackline keys` makes: they name a role, and no machine.
+const ROLE_NAME: &str = "server.slackline";
+
+/// The folder's keys: `cert.pem` and `key.pem` of whatever authority, with which etcd shows a certificate of its host's name; or a folder of
+/// `slackline keys`, with which etcd shows the certificate of a server, as the candidate does.
 fn tls(folder: &Path) -> Result<ClientTlsConfig, EtcdError> {
+    let is_made_here = !folder.join("cert.pem").exists() && folder.join("server.pem").exists();
+    let [certificate, key] =
+        if is_made_here { ["server.pem", "server.key"] } else { ["cert.pem", "key.pem"] };
     let read = |name: &str| {
         let path = folder.join(name);
         std::fs::read(&path).map_err(|error| {
             EtcdError::Setting(format!(
-                "cluster.store_keys: {} cannot be read: {error}; the folder needs ca.pem, cert.pem and key.pem",
+                "cluster.store_keys: {} cannot be read: {error}; the folder needs ca.pem, cert.pem and key.pem, or is one of \
+                 `slackline keys`",
                 path.display()
             ))
         })
     };
-    let identity = Identity::from_pem(read("cert.pem")?, read("key.pem")?);
-    Ok(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read("ca.pem")?)).identity(identity))
+    let identity = Identity::from_pem(read(certificate)?, read(key)?);
+    let tls =
+        ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read("ca.pem")?)).identity(identity);
+    Ok(if is_made_here { tls.domain_name(ROLE_NAME) } else { tls })
 }

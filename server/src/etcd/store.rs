@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use slackline_core::ids::Moment;
 use slackline_server_core::ControlEvent;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::caller::Caller;
 use super::leadership::Leadership;
@@ -35,6 +36,8 @@ const PAGE: i64 = 32;
 struct Pointer {
     number: u64,
     pieces: u64,
+    /// Checksum of all pieces, one after the other.
+    sum: u64,
     /// The first row of events that is not in it.
     events_from: u64,
 }
@@ -83,30 +86,41 @@ impl Store {
             length: 0,
             waiting: VecDeque::new(),
         };
-        store.find_head().await?;
-        let Some(row) = store.get(&store.rows.snapshot()).await? else { return Ok((store, None)) };
+        match store.read().await {
+            Ok(kept) => Ok((store, kept)),
+            Err(error) => {
+                store.leadership.resign().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// What was kept; what is written from now on comes after it.
+    async fn read(&mut self) -> Result<Option<Kept>, LedgerError> {
+        self.find_head().await?;
+        let Some(row) = self.get(&self.rows.snapshot()).await? else { return Ok(None) };
         let pointer: Pointer =
-            serde_json::from_slice(&row.value).map_err(|_| unreadable(&store.rows.snapshot()))?;
-        let pieces = store.rows.pieces(pointer.number);
+            serde_json::from_slice(&row.value).map_err(|_| unreadable(&self.rows.snapshot()))?;
+        let pieces = self.rows.pieces(pointer.number);
         let mut snapshot = Vec::new();
         let mut found = 0;
-        for row in store.range(&pieces, &pieces).await? {
+        for row in self.range(&pieces, &pieces).await? {
             snapshot.extend_from_slice(&row.value);
             found += 1;
         }
-        if found != pointer.pieces {
+        if found != pointer.pieces || xxh3_64(&snapshot) != pointer.sum {
             return Err(unreadable(&pieces));
         }
-        (store.pointer, store.next) = (Some(pointer), pointer.events_from);
+        (self.pointer, self.next) = (Some(pointer), pointer.events_from);
         let mut events = Vec::new();
-        for row in store.range(&store.rows.event(pointer.events_from), &store.rows.events()).await? {
-            if row.key != store.rows.event(store.next).into_bytes() {
-                return Err(unreadable(&store.rows.event(store.next)));
+        for row in self.range(&self.rows.event(pointer.events_from), &self.rows.events()).await? {
+            if row.key != self.rows.event(self.next).into_bytes() {
+                return Err(unreadable(&self.rows.event(self.next)));
             }
-            read_events(&row.value, &mut events).ok_or_else(|| unreadable(&store.rows.event(store.next)))?;
-            (store.next, store.length) = (store.next + 1, store.length + row.value.len() as u64);
+            read_events(&row.value, &mut events).ok_or_else(|| unreadable(&self.rows.event(self.next)))?;
+            (self.next, self.length) = (self.next + 1, self.length + row.value.len() as u64);
         }
-        Ok((store, Some(Kept { snapshot: Some(snapshot), events })))
+        Ok(Some(Kept { snapshot: Some(snapshot), events }))
     }
 
     /// Keeps it. See [`crate::ledger::Ledger::keep`].
@@ -218,7 +232,7 @@ impl Store {
             self.waiting.push_back(Write { operations, pointer: None });
             pieces += 1;
         }
-        let pointer = Pointer { number, pieces, events_from: self.next };
+        let pointer = Pointer { number, pieces, sum: xxh3_64(snapshot), events_from: self.next };
         let text = serde_json::to_string(&pointer).unwrap_or_default();
         let former = format!("{}pieces/", self.rows.all());
         let operations = vec![

@@ -26,7 +26,7 @@ pub struct Etcd {
     pub endpoints: Vec<String>,
     /// What the names of all rows begin with; without a slash at its end.
     pub prefix: String,
-    /// Folder with `ca.pem`, `cert.pem` and `key.pem`; none for a connection without TLS.
+    /// Folder with `ca.pem`, `cert.pem` and `key.pem`, or one of `slackline keys`; none for a connection without TLS.
     pub keys: Option<String>,
 }
 
@@ -115,7 +115,9 @@ fn candidates(entries: &Entries) -> Option<Fault> {
 fn keys(entries: &Entries) -> Option<Fault> {
     let is_tls = parts(entries.text("cluster.store")).is_some_and(|(is_tls, ..)| is_tls);
     let rule = match (is_tls, entries.text("cluster.store_keys").is_empty()) {
-        (true, true) => "etcds:// needs the folder with ca.pem, cert.pem and key.pem that etcd accepts",
+        (true, true) => {
+            "etcds:// needs the folder with ca.pem, cert.pem and key.pem that etcd accepts, or one of `slackline keys`"
+        }
         (false, false) => "needs cluster.store = \"etcds://...\": without TLS no key is shown to etcd",
         _ => return None,
     };

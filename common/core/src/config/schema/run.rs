@@ -176,7 +176,7 @@ pub(super) const RUN: &[Key] = &[
         Kind::OptionalText,
         Absent::Default("\"\""),
         "folder",
-        "For etcds://: ca.pem, which etcd's certificate is checked against, and cert.pem with key.pem, which a candidate shows to etcd.",
+        "For etcds://: ca.pem, which etcd's certificate is checked against, and cert.pem with key.pem, which a candidate shows to etcd; or a folder of `slackline keys`, whose server certificate both show.",
     )
     .beside_the_result()
     .only_with("sync.method", &["server"]),
