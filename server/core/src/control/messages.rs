@@ -198,8 +198,8 @@ impl Control {
             return;
         }
         // A coordinator apart has no shards, and nobody orders it any.
-        let has_places = !self.settings.shards.is_empty() && self.settings.server.0 < self.settings.servers;
-        if has_places && !self.places.is_ready() {
+        let is_apart = self.settings.coordinator.is_some() && self.settings.server.0 >= self.settings.servers;
+        if !self.settings.shards.is_empty() && !is_apart && !self.places.is_ready() {
             let text = format!("{} has not all of its shards yet; come again", self.settings.server);
             self.refuse(session, RefusalCode::NotReady, text, effects);
             return;
