@@ -36,7 +36,7 @@ fn loopback(arguments: &[&str]) -> (serde_json::Value, bool, String) {
 #[test]
 fn a_model_larger_than_a_sessions_buffers_passes_through_them_and_its_workers_wait() {
     let cell = ["--mib", "96", "--workers", "2", "--servers", "1", "--rounds", "1", "--repeats", "1"];
-    let small = ["--set", "transport.session_bytes=8388608", "--set", "cluster.shard_bytes=1048576"];
+    let small = ["--set", "transport.session_bytes=16777216", "--set", "cluster.shard_bytes=1048576"];
     for sets in [&[][..], &small[..]] {
         let (cells, is_within, said) = loopback(&[&cell[..], sets, &["--within-limit"]].concat());
         assert!(is_within, "{said}{cells:#}");

@@ -27,8 +27,7 @@ impl Control {
 
     /// The process was asked to end.
     pub(super) fn told_to_go(&mut self, now: Moment, reason: String, effects: &mut Vec<ControlEffect>) {
-        let has_coordinator = self.settings.coordinator.is_none() && self.places.is_ordered();
-        if !has_coordinator || self.ended.is_some() {
+        if self.settings.coordinator.is_some() || self.ended.is_some() {
             return self.end(End::Stopped(reason), effects);
         }
         let is_again = self.going.replace(Going { since: now, reason }).is_some();
@@ -52,7 +51,9 @@ impl Control {
 
     /// There is no answer, and none will come in time: what was last known of the copies decides.
     pub(super) fn go_unanswered(&mut self, effects: &mut Vec<ControlEffect>) {
-        let is_missed = !self.settings.on_disk && !self.places.has_copies();
+        // A server that the coordinator has told nothing has nothing yet.
+        let has_values = self.places.is_ordered();
+        let is_missed = has_values && !self.settings.on_disk && !self.places.has_copies();
         self.go(is_missed, effects);
     }
 

@@ -87,6 +87,16 @@ fn without_an_answer_what_was_last_known_of_the_copies_decides() {
     }
 }
 
+// Found by seeds 6672, 7613 and 8799 of the simulated world.
+#[test]
+fn a_server_that_was_never_told_anything_is_not_missed() {
+    let other = ControlSettings { server: ServerId(1), coordinator: None, servers: 2, ..settings(1) };
+    let mut desk = Desk { control: Control::new(other, Moment(0)), now: Moment(0) };
+    desk.open(1, Role::Worker);
+    let effects = leave(&mut desk);
+    assert!(ends(&effects) && effects.len() == 1, "{effects:?}");
+}
+
 #[test]
 fn the_coordinator_ends_at_once_and_all_workers_hear_it() {
     let mut desk = Desk::new(settings(1));
