@@ -339,7 +339,7 @@ fn a_coordinator_behind_the_servers_lets_in_and_gives_work_and_server_0_is_one_o
     }
     // Where it joined it asks, and nobody else may say where shards are.
     let effects = rig.on(Event::Lost { server: ServerId(2) });
-    assert_eq!(effects, [connect(2)]);
+    assert!(effects.contains(&connect(2)), "{effects:?}");
     let effects = rig.hear(0, ToPeer::Placed(vec![place(1, 1, 0)]));
     assert!(matches!(&effects[0], Effect::Send { message: ToServer::Leave(_), .. }), "{effects:?}");
 }
