@@ -73,7 +73,7 @@ impl<'a> Apart<'a> {
         self.candidates[last].end_well();
         let metrics = self.cluster.stage.read(&format!("out{last}/metrics.jsonl"));
         let lines = metrics.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-        let last = lines.filter(|line| line["event"] == "evaluate").last().unwrap();
+        let last = lines.rev().find(|line| line["event"] == "evaluate").unwrap();
         assert_eq!(last["at_samples"], EPOCHS * 1442, "every sample of every epoch was used");
     }
 }
