@@ -153,19 +153,35 @@ fn paths_named(document: &str) -> Vec<String> {
     let words = document.split('`').skip(1).step_by(2);
     let is_path = |word: &&str| {
         let plain = word.chars().all(|letter| letter.is_ascii_alphanumeric() || "/._-".contains(letter));
-        plain && (word.contains('/') || word.ends_with(".rs") || word.ends_with(".toml"))
+        plain && (word.contains('/') || [".rs", ".toml", ".py", ".sh"].iter().any(|end| word.ends_with(end)))
     };
     words.filter(is_path).map(str::to_owned).collect()
 }
 
 #[test]
 fn the_documents_name_only_what_exists() {
-    for document in ["README.md", "ARCHITECTURE.md", "bench/README.md"] {
+    let documents = [
+        "README.md",
+        "ARCHITECTURE.md",
+        "bench/README.md",
+        "bench/peers/README.md",
+        "configs/experiments/README.md",
+    ];
+    for document in documents {
         let text = fs::read_to_string(root().join(document)).unwrap();
         for named in paths_named(&text) {
             let folder = root().join(document).parent().unwrap().to_path_buf();
-            let made_by_users =
-                ["keys/", "out/", "summary.json", "metrics.jsonl", "config.toml", "target/", "cluster.toml"];
+            let made_by_users = [
+                "DIR/",
+                "runs/",
+                "keys/",
+                "out/",
+                "summary.json",
+                "metrics.jsonl",
+                "config.toml",
+                "target/",
+                "cluster.toml",
+            ];
             if made_by_users.iter().any(|made| named.starts_with(made) || named.ends_with(made)) {
                 continue;
             }

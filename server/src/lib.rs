@@ -20,6 +20,8 @@ mod etcd;
 mod feeds;
 pub mod files;
 mod frames;
+#[doc(hidden)]
+pub mod fuzzing;
 mod home;
 mod journal;
 mod ledger;

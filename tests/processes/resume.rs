@@ -70,6 +70,7 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn bsp_from_a_checkpoint_is_the_uninterrupted_run_bit_for_bit_on_any_number_of_servers() {
+    // Case 44: the optimizer's state could not be saved in a distributed run.
     let stage = Stage::new();
     start(&stage, "whole", BITS, &[]).end_well();
     let expected = outcome(&stage, "whole", BITS);

@@ -7,13 +7,16 @@ use std::sync::OnceLock;
 
 use slackline_checkpoint::{PartHeader, parse_manifest, parse_part};
 use slackline_core::ids::{ServerId, ShardId};
+use slackline_core::schedule::Cut;
 use slackline_core::stragglers::Slowness;
 use slackline_core::trace;
 use slackline_lab::Results;
 use slackline_lab::compare::Lines;
+use slackline_server_core::assign::{Assigner, Plan, Position};
 use tempfile::TempDir;
 
 use crate::configuration;
+use crate::state::facts;
 
 /// A folder of this process, for readers that take a path.
 fn folder() -> &'static Path {
@@ -75,8 +78,24 @@ pub(crate) fn manifest(bytes: &[u8]) {
 
 fn parsed_manifest(bytes: &[u8]) {
     match parse_manifest("manifest.json", bytes) {
-        Ok(manifest) => drop((manifest.state_hash(), manifest.files().count())),
+        Ok(manifest) => {
+            let _ = (manifest.state_hash(), manifest.files().count());
+            position(manifest.coordinator);
+        }
         Err(damage) => drop(damage.to_string()),
+    }
+}
+
+/// Where a run stood, as the coordinator reads it out of a manifest.
+fn position(value: serde_json::Value) {
+    let Ok(position) = serde_json::from_value::<Position>(value) else { return };
+    let cut = Cut { unit: 10, units: 1, proportional: false };
+    // A run over the same data as what the position says, where it can be one.
+    let sample_total = position.sample_total.clamp(1, 1 << 40);
+    let plan = Plan { cut, sample_total, evaluate_every: 0, ordered: false };
+    match Assigner::resume(plan, &position) {
+        Ok(assigner) => assigner.check_invariants(),
+        Err(error) => drop(error.to_string()),
     }
 }
 
@@ -84,9 +103,24 @@ fn parsed_manifest(bytes: &[u8]) {
 pub(crate) fn part(bytes: &[u8]) {
     let _ = PartHeader::parse("part", bytes, bytes.len() as u64);
     match parse_part("part", bytes) {
-        Ok(part) => drop((part.facts().len(), part.values("weights"))),
+        Ok(part) => {
+            drop((part.values("values"), part.values("slots")));
+            facts(part.facts());
+        }
         Err(damage) => drop(damage.to_string()),
     }
+}
+
+/// A shard's journal.
+pub(crate) fn journal(bytes: &[u8]) {
+    let journals = folder().join("journals");
+    fs::create_dir_all(&journals).expect("the folder takes a folder");
+    slackline_server::fuzzing::journal(&journals, bytes);
+}
+
+/// The events that a coordinator's server has kept.
+pub(crate) fn ledger(bytes: &[u8]) {
+    slackline_server::fuzzing::ledger(folder(), bytes);
 }
 
 /// Recorded times of workers.

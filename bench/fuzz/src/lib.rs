@@ -6,6 +6,7 @@
 
 mod files;
 mod network;
+mod state;
 mod wire;
 
 #[path = "../../../src/configuration.rs"]
@@ -13,12 +14,13 @@ mod wire;
 mod configuration;
 
 pub use network::is_alive;
+pub use state::sample as sample_facts;
 
 /// A reader of bytes, with its name.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 15] = [
     ("messages", wire::messages),
     ("transfer_header", wire::transfer_header),
     ("datagrams", network::datagrams),
@@ -28,6 +30,10 @@ pub const TARGETS: [Target; 11] = [
     ("trace", files::trace),
     ("manifest", files::manifest),
     ("part", files::part),
+    ("facts", state::facts),
+    ("log", slackline_server::fuzzing::log),
+    ("journal", files::journal),
+    ("ledger", files::ledger),
     ("recorded", files::recorded),
     ("results", files::results),
 ];

@@ -189,6 +189,7 @@ async fn a_peer_without_a_certificate_is_refused() {
     assert_eq!(failure, HandshakeFailure::NoCertificate);
 }
 
+// Case 56: a peer of another protocol is told that it is one, and is counted.
 #[tokio::test]
 async fn a_peer_of_another_protocol_is_refused() {
     let keys = key_directory();

@@ -14,7 +14,7 @@ fn store(folder: &Path) -> Store {
     Store::create(folder.to_str().unwrap()).unwrap()
 }
 
-// tensorflow/tensorflow issues 6551, 3478, 62215: a restore at another number of servers fails or mixes variables.
+// Case 43 (tensorflow/tensorflow issues 6551, 3478, 62215): a restore at another number of servers fails or mixes variables.
 #[tokio::test]
 async fn a_checkpoint_of_three_servers_is_the_same_at_one_and_five() {
     let folder = tempfile::tempdir().unwrap();
@@ -52,7 +52,7 @@ async fn any_range_of_keys_can_be_loaded_with_the_facts_of_its_owners() {
     assert!(store.load(&manifest, KeyRange::new(u64::MAX, 2)).await.is_err());
 }
 
-// Bösen: a run resumed from a mistyped folder starts silently from nothing.
+// Case 47 (Bösen): a run resumed from a mistyped folder starts silently from nothing.
 #[tokio::test]
 async fn missing_empty_and_half_written_folders_are_three_refusals() {
     let folder = tempfile::tempdir().unwrap();

@@ -160,7 +160,7 @@ mod tests {
     }
 
     proptest! {
-        // dmlc/ps-lite and Angel: a retried push was applied twice.
+        // Case 17 (dmlc/ps-lite and Angel): a retried push was applied twice.
         #[test]
         fn every_push_is_new_once_and_keeps_its_first_answer(arrivals in prop::collection::vec((1..200_u64, any::<bool>()), 0..600)) {
             let mut window = PushWindow::default();

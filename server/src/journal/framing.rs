@@ -4,11 +4,11 @@ use slackline_core::limits::CONTROL_BYTES_MAX;
 use xxhash_rust::xxh3::Xxh3;
 
 /// What each frame begins with: a mark, the lengths of head and payload, what was durable before it, and the checksum of all of it.
-pub(super) const FRONT_BYTES: usize = 32;
+pub(crate) const FRONT_BYTES: usize = 32;
 const MARK: [u8; 4] = *b"SLJ1";
 
 /// What a frame begins with.
-pub(super) fn front(head: &[u8], payload: &[u8], durable: u64) -> [u8; FRONT_BYTES] {
+pub(crate) fn front(head: &[u8], payload: &[u8], durable: u64) -> [u8; FRONT_BYTES] {
     let mut front = [0; FRONT_BYTES];
     front[..4].copy_from_slice(&MARK);
     front[4..8].copy_from_slice(&(head.len() as u32).to_le_bytes());

@@ -193,7 +193,7 @@ fn open_at(path: &Path, length: u64) -> Result<File, LedgerError> {
 }
 
 /// The events up to the first that is torn, and the length of all of them. A file that is named is there: it is made before it is named.
-fn read_events(path: &Path) -> Result<(Vec<(Moment, ControlEvent)>, u64), LedgerError> {
+pub(crate) fn read_events(path: &Path) -> Result<(Vec<(Moment, ControlEvent)>, u64), LedgerError> {
     let bytes = fs::read(path).map_err(|source| LedgerError::Io { path: path.to_owned(), source })?;
     let damaged = |at: usize| LedgerError::Damaged { path: path.to_owned(), at: at as u64 };
     let (mut events, mut length) = (Vec::new(), 0);

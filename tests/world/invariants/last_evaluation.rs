@@ -16,7 +16,7 @@ pub(crate) struct LastEvaluation {
 impl Law for LastEvaluation {
     fn see(&mut self, sight: &Sight<'_>) -> Verdict {
         match sight {
-            Sight::Disturbed => self.disturbed = true,
+            Sight::Disturbed | Sight::Changed => self.disturbed = true,
             Sight::Measures { values } => self.measured = Some(values.to_vec()),
             Sight::Over { scenario, shards, .. } => {
                 let last: Vec<f32> =

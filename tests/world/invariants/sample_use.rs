@@ -1,10 +1,12 @@
 //! Every sample is used in every epoch: at least once always, exactly once while nobody dies (PaddlePaddle issue 19600: the data of a
-//! worker that died was never trained on).
+//! worker that died was never trained on). Workers that come and that go when they are told to change nothing about it where steps are
+//! whole; elsewhere one that goes in the middle of a step leaves pieces of it.
 //!
 //! A batch is used when one push of its gradient was applied by every shard.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use slackline_core::config::Steps;
 use slackline_core::ids::{BatchIndex, Incarnation, Sequence, ShardId, WorkerId};
 use slackline_core::schedule::DataOrder;
 use slackline_core::wire::PushOutcome;
@@ -27,6 +29,8 @@ pub(crate) struct SampleUse {
     /// Which shards applied which push of which batch.
     applied: BTreeMap<BatchIndex, BTreeMap<PushKey, (BTreeSet<ShardId>, u32)>>,
     disturbed: bool,
+    /// A worker came or was told to go.
+    changed: bool,
     dropped: bool,
     /// Updates were lost with a server, which durability allowed.
     lossy: bool,
@@ -41,6 +45,7 @@ impl SampleUse {
         holds(LAW, self.disturbed || is_right, || {
             format!("the record counts {recorded} of {total} samples")
         })?;
+        let is_void = self.disturbed || (self.changed && scenario.steps == Steps::Parts);
         let mut order = DataOrder::new(seed, samples, 1, epochs);
         let mut used = vec![0_u64; samples as usize];
         let mut line = Vec::new();
@@ -50,9 +55,7 @@ impl SampleUse {
             let whole = |shards: &BTreeSet<ShardId>| self.dropped || shards.len() == shard_count;
             let times = pushes.values().filter(|(shards, _)| whole(shards)).count() as u64;
             let partly = pushes.len() as u64;
-            holds(LAW, self.disturbed || partly == 1, || {
-                format!("{index} was used {partly} times: {pushes:?}")
-            })?;
+            holds(LAW, is_void || partly == 1, || format!("{index} was used {partly} times: {pushes:?}"))?;
             let count = pushes.values().map(|(_, samples)| u64::from(*samples)).max().unwrap_or(0);
             holds(LAW, times >= 1 && index.0 * unit == next, || {
                 format!(
@@ -66,7 +69,7 @@ impl SampleUse {
         holds(LAW, next == total, || format!("only {next} samples of the run were used by all shards"))?;
         let least = used.iter().min().copied().unwrap_or(epochs);
         let most = used.iter().max().copied().unwrap_or(epochs);
-        holds(LAW, least >= epochs && (self.disturbed || most == epochs), || {
+        holds(LAW, least >= epochs && (is_void || most == epochs), || {
             format!("in {epochs} epochs samples were used {least} to {most} times")
         })
     }
@@ -76,6 +79,7 @@ impl Law for SampleUse {
     fn see(&mut self, sight: &Sight<'_>) -> Verdict {
         match sight {
             Sight::Disturbed => self.disturbed = true,
+            Sight::Changed => self.changed = true,
             Sight::Restored { .. } => self.lossy = true,
             Sight::CutBack { is_kept, .. } => self.lossy |= !is_kept,
             Sight::Before { shard, event: ShardEvent::Push(push), origin: Some(origin), .. } => {

@@ -29,7 +29,7 @@ impl VersionStaleness {
 impl Law for VersionStaleness {
     fn see(&mut self, sight: &Sight<'_>) -> Verdict {
         match sight {
-            Sight::Disturbed => self.bound = None,
+            Sight::Disturbed | Sight::Changed => self.bound = None,
             Sight::Restored { .. } => self.bound = None,
             Sight::Sent { key, computed_on, claimed } => {
                 return holds(LAW, computed_on == claimed, || {

@@ -33,7 +33,7 @@ impl World {
         ControlSettings {
             server: id,
             workers: scenario.workers,
-            min_workers: None,
+            min_workers: scenario.min_workers,
             lease: scenario.lease,
             layout_hash: layout.hash(),
             layout_text: layout.to_string(),

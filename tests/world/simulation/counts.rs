@@ -3,6 +3,15 @@
 /// How often each kind of thing happened.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
+    pub(crate) worker_crashes: u64,
+    pub(crate) worker_freezes: u64,
+    /// Workers that came after the beginning or were told to go.
+    pub(crate) changes: u64,
+    /// Looks of the coordinator at the time while fewer workers were there than the run needs to go on.
+    pub(crate) too_few: u64,
+    pub(crate) duplicates: u64,
+    /// Transfers that arrive before one that was sent earlier over the same connection.
+    pub(crate) overtakings: u64,
     pub(crate) crashes: u64,
     pub(crate) told_to_go: u64,
     pub(crate) disks_lost: u64,
@@ -29,8 +38,14 @@ pub(crate) struct Counts {
 
 impl Counts {
     /// The counts with their names.
-    pub(crate) const fn named(&self) -> [(&'static str, u64); 19] {
+    pub(crate) const fn named(&self) -> [(&'static str, u64); 25] {
         [
+            ("workers crashed", self.worker_crashes),
+            ("workers frozen", self.worker_freezes),
+            ("workers that came or went", self.changes),
+            ("looks at a run with too few workers", self.too_few),
+            ("pushes that arrived twice", self.duplicates),
+            ("transfers that overtook another", self.overtakings),
             ("servers crashed", self.crashes),
             ("servers told to go", self.told_to_go),
             ("disks lost", self.disks_lost),
@@ -54,6 +69,12 @@ impl Counts {
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
+        self.worker_crashes += other.worker_crashes;
+        self.worker_freezes += other.worker_freezes;
+        self.changes += other.changes;
+        self.too_few += other.too_few;
+        self.duplicates += other.duplicates;
+        self.overtakings += other.overtakings;
         self.crashes += other.crashes;
         self.told_to_go += other.told_to_go;
         self.disks_lost += other.disks_lost;

@@ -66,6 +66,7 @@ impl World {
     fn crash(&mut self, running: &[usize]) -> Verdict {
         let Some(process) = self.chance.pick(running) else { return Ok(()) };
         self.trace.line(self.now, format_args!("! process {process} crashes"));
+        self.counts.worker_crashes += 1;
         self.processes[process].life = Life::Crashed;
         let links: Vec<usize> = self.processes[process].links.values().copied().collect();
         for connection in links {
@@ -89,6 +90,7 @@ impl World {
         let lease = self.scenario.lease.as_micros() as u64;
         let until = self.now.after(self.chance.micros(lease / 10, 3 * lease));
         self.trace.line(self.now, format_args!("! process {process} freezes until {until:?}"));
+        self.counts.worker_freezes += 1;
         let state = &mut self.processes[process];
         state.frozen_until = state.frozen_until.max(until);
         let links: Vec<usize> = state.links.values().copied().collect();
@@ -103,7 +105,8 @@ impl World {
     fn start_another(&mut self) -> Verdict {
         if self.processes.len() < PROCESSES_MAX {
             self.trace.line(self.now, format_args!("! another process starts"));
-            self.see(&Sight::Disturbed)?;
+            self.counts.changes += 1;
+            self.see(&Sight::Changed)?;
             self.start_process()?;
         }
         Ok(())
@@ -111,7 +114,10 @@ impl World {
 
     fn interrupt(&mut self, running: &[usize]) -> Verdict {
         let Some(process) = self.chance.pick(running) else { return Ok(()) };
-        self.see(&Sight::Disturbed)?;
+        // Told a second time, it goes at once, and nobody knows what became of its last step.
+        let is_polite = !self.processes[process].interrupted;
+        self.counts.changes += u64::from(is_polite);
+        self.see(if is_polite { &Sight::Changed } else { &Sight::Disturbed })?;
         self.replace(700);
         self.processes[process].interrupted = true;
         self.worker_event(process, Event::Interrupt)
@@ -146,7 +152,8 @@ impl World {
             return Ok(());
         }
         let started = self.servers[0].control.is_started();
-        let wanted = if started { 1 } else { self.scenario.workers as usize };
+        let least = self.scenario.min_workers.unwrap_or(1);
+        let wanted = if started { least } else { self.scenario.workers } as usize;
         let staying =
             self.running().into_iter().filter(|process| !self.processes[*process].interrupted).count();
         for _ in staying..wanted {

@@ -64,6 +64,8 @@ pub(crate) struct Connection {
     /// The server sends nothing more.
     pub(crate) closing: bool,
     inward_last: Moment,
+    /// When the last of the transfers arrives that were sent so far.
+    transfer_last: Moment,
     outward_last: Moment,
     inward_cut: Moment,
     outward_cut: Moment,
@@ -102,6 +104,7 @@ impl World {
             server_end: false,
             closing: false,
             inward_last: self.now,
+            transfer_last: self.now,
             outward_last: self.now,
             inward_cut: NEVER,
             outward_cut: NEVER,
@@ -203,10 +206,14 @@ impl World {
             let (values, origin) = (values.clone(), Some(*origin));
             let again = self.now.after(self.delay(true));
             let what = Inward::Transfer { header, values, origin };
+            self.counts.duplicates += 1;
             self.agenda.at(again, Happening::AtServer { connection, what });
         }
         let link = &mut self.connections[connection];
-        if !is_transfer {
+        if is_transfer {
+            self.counts.overtakings += u64::from(when < link.transfer_last);
+            link.transfer_last = link.transfer_last.max(when);
+        } else {
             when = when.max(Moment(link.inward_last.0 + 1));
             link.inward_last = when;
         }

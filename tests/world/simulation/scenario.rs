@@ -96,6 +96,8 @@ pub(crate) struct Scenario {
     pub(crate) delay: DelaySpec,
     pub(crate) optimizer: OptimizerSpec,
     pub(crate) workers: u32,
+    /// Workers that the run needs to begin and to go on; none for all of them to begin and whoever is left to go on.
+    pub(crate) min_workers: Option<u32>,
     pub(crate) servers: u32,
     pub(crate) shards_per_server: u32,
     pub(crate) keys: u64,
@@ -136,12 +138,13 @@ impl Scenario {
         let is_forgetful = durability == Durability::Memory && replicas == 1 && checkpoint_every.is_none();
         // Without any of them a server that dies ends the run: once in a while is enough to see that it does so by name.
         weather.servers_fail &= !is_forgetful || chance.happens(150);
-        Self {
+        let mut scenario = Self {
             seed,
             policy,
             delay: delay(&mut chance),
             optimizer: optimizer(&mut chance),
             workers: chance.between(1, 6) as u32,
+            min_workers: None,
             servers,
             shards_per_server: chance.between(1, 2) as u32,
             keys: chance.between(20, 100),
@@ -161,7 +164,10 @@ impl Scenario {
             steps: if chance.happens(500) { Steps::Whole } else { Steps::Parts },
             checkpoint_every,
             reboot: None,
-        }
+        };
+        let workers = u64::from(scenario.workers);
+        scenario.min_workers = chance.happens(300).then(|| chance.between(1, workers) as u32);
+        scenario
     }
 
     /// A calm run whose numbers a test sets.
@@ -177,6 +183,7 @@ impl Scenario {
             optimizer,
             weather: Weather::CALM,
             workers: 3,
+            min_workers: None,
             servers: 2,
             replicas,
             durability,

@@ -8,6 +8,7 @@ use slackline_core::role::Role;
 use slackline_core::wire::{Holding, Place, Text, ToPeer, ToServer, TransferHeader};
 use slackline_server_core::control::End;
 use slackline_server_core::shard::Push;
+use slackline_server_core::waits::Wait;
 use slackline_server_core::{
     Control, ControlEffect, ControlEvent, Host, HostEvent, HostSettings, Notice, ShardEvent, ShardSettings,
 };
@@ -138,7 +139,14 @@ impl World {
         if late > self.scenario.lease / 2 {
             self.control_event(server, ControlEvent::Late { by: late })?;
         }
-        self.control_event(server, ControlEvent::Tick)
+        self.control_event(server, ControlEvent::Tick)?;
+        if server == 0 && self.scenario.min_workers.is_some() {
+            let control = &self.servers[0].control;
+            let is_paused = control.is_started()
+                && control.waits(self.now).iter().any(|waiting| matches!(waiting.wait, Wait::Workers { .. }));
+            self.counts.too_few += u64::from(is_paused);
+        }
+        Ok(())
     }
 
     /// A server connects to the coordinator's.
@@ -336,6 +344,12 @@ impl World {
             ControlEffect::Commit(commit) => self.commit(server, &commit),
             ControlEffect::Status { .. } | ControlEffect::Evaluated => {}
             ControlEffect::Notice(Notice::Expired { .. }) => self.see(&Sight::Disturbed)?,
+            // With fewer workers than all a run begins without those that come late.
+            ControlEffect::Notice(Notice::Joined { .. })
+                if server == 0 && self.servers[0].control.is_started() =>
+            {
+                self.see(&Sight::Changed)?;
+            }
             ControlEffect::Notice(_) => {}
             ControlEffect::End(End::Stopped(reason)) if reason == TOLD_TO_GO => self.crash_server(server)?,
             ControlEffect::End(end) => self.server_ends(server, end),

@@ -39,8 +39,10 @@ pub(crate) enum Sight<'a> {
     Restored { shard: &'a Shard, mark: &'a Mark },
     /// A shard's history was cut where the copy that took over ends; where it is kept, nothing that was acknowledged came after.
     CutBack { shard: ShardId, is_kept: bool },
-    /// Somebody died, was fenced, came or went: laws about undisturbed runs are void.
+    /// Somebody died or was fenced, or a server lost something: laws about undisturbed runs are void.
     Disturbed,
+    /// A worker came after the beginning, or was told to go once: laws about who takes part are void, those about what is done are not.
+    Changed,
     /// The run is over; the coordinator's record counts so many samples.
     Over { scenario: &'a Scenario, shards: &'a [&'a Shard], recorded: u64 },
 }

@@ -21,6 +21,10 @@ const GOODBYE_WAIT: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub(crate) struct Leaving {
     pub(crate) deadline: Moment,
+    outcome: Outcome,
+    /// They hear it once the coordinator has: what a server says of a worker that left must not overtake what the worker itself says of its
+    /// last batches, or those are done again by others.
+    untold: BTreeSet<ServerId>,
     awaited: BTreeSet<ServerId>,
     result: Result<(), WorkerError>,
 }
@@ -95,20 +99,38 @@ impl Worker {
             self.dissolve(effects);
         }
         self.say_all_words(effects);
-        // Only one server may count what has happened since the last report.
-        let mut report = Some(self.record.take(now, self.ledger.take()));
-        let mut awaited = BTreeSet::new();
-        for (server, session) in &mut self.sessions {
-            if session.is_registered() {
-                let report = if *server == self.settings.coordinator { report.take() } else { None };
-                session.send(ToServer::Leave(Leave { outcome: outcome.clone(), report }), now, effects);
-                awaited.insert(*server);
-            }
+        let registered = self.sessions.iter().filter(|(_, session)| session.is_registered());
+        let awaited: BTreeSet<ServerId> = registered.map(|(server, _)| *server).collect();
+        let (mut untold, is_done) = (awaited.clone(), awaited.is_empty());
+        let coordinator = self.settings.coordinator;
+        if untold.remove(&coordinator) {
+            // Only one server may count what has happened since the last report.
+            let report = Some(self.record.take(now, self.ledger.take()));
+            self.say_leave(coordinator, Leave { outcome: outcome.clone(), report }, effects);
         }
-        let done = awaited.is_empty();
-        self.leaving = Some(Leaving { deadline: now.after(GOODBYE_WAIT), awaited, result });
-        if done {
+        let deadline = now.after(GOODBYE_WAIT);
+        let waits = awaited.contains(&coordinator);
+        self.leaving = Some(Leaving { deadline, outcome, untold, awaited, result });
+        if !waits {
+            self.tell_others(effects);
+        }
+        if is_done {
             self.exit(effects);
+        }
+    }
+
+    fn say_leave(&mut self, server: ServerId, leave: Leave, effects: &mut Vec<Effect>) {
+        if let Some(session) = self.sessions.get_mut(&server).filter(|session| session.is_registered()) {
+            session.send(ToServer::Leave(leave), self.now, effects);
+        }
+    }
+
+    /// The coordinator knows that the worker goes, or cannot be told: the other servers hear it.
+    fn tell_others(&mut self, effects: &mut Vec<Effect>) {
+        let Some(leaving) = &mut self.leaving else { return };
+        let outcome = leaving.outcome.clone();
+        for server in std::mem::take(&mut leaving.untold) {
+            self.say_leave(server, Leave { outcome: outcome.clone(), report: None }, effects);
         }
     }
 
@@ -116,6 +138,9 @@ impl Worker {
     pub(crate) fn on_gone(&mut self, server: ServerId, effects: &mut Vec<Effect>) {
         if let Some(session) = self.sessions.get_mut(&server) {
             session.state = State::Closed;
+        }
+        if server == self.settings.coordinator {
+            self.tell_others(effects);
         }
         if let Some(leaving) = &mut self.leaving {
             leaving.awaited.remove(&server);
@@ -133,6 +158,7 @@ impl Worker {
     }
 
     fn exit(&mut self, effects: &mut Vec<Effect>) {
+        self.tell_others(effects);
         if let Some(leaving) = &self.leaving
             && !self.has_exited
         {

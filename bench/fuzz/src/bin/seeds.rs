@@ -11,6 +11,7 @@ use slackline_core::config::reference_toml;
 use slackline_core::ids::{Clock, KeyRange, Moment, ServerId, ShardId, Version};
 use slackline_core::trace;
 use slackline_net::keys;
+use slackline_server_core::assign::Position;
 
 fn main() -> io::Result<()> {
     let corpus = std::env::args_os().nth(1).map_or_else(|| PathBuf::from("bench/fuzz/corpus"), PathBuf::from);
@@ -34,6 +35,12 @@ fn main() -> io::Result<()> {
     )?;
     write("trace", "empty", b"")?;
     write("trace", "one-apply", &trace())?;
+    write("facts", "one-worker", &slackline_fuzz::sample_facts())?;
+    for (target, bytes) in
+        slackline_server::fuzzing::samples().map_err(|error| io::Error::other(error.to_string()))?
+    {
+        write(target, "whole", &bytes)?;
+    }
     checkpoint(&corpus)
 }
 
@@ -70,7 +77,7 @@ fn checkpoint(corpus: &Path) -> io::Result<()> {
         for (shard, keys) in [(ShardId(0), KeyRange::new(0, 12)), (ShardId(1), KeyRange::new(12, 8))] {
             let values = Arc::new((0_u8..20).take(keys.as_indices().len()).map(f32::from).collect());
             let arrays = vec![Array { name: "values".to_owned(), values }];
-            let facts = Arc::new(b"facts".to_vec());
+            let facts = Arc::new(slackline_fuzz::sample_facts());
             let part = Part { shard, keys, version: Version(5), arrays, facts, blocks: None };
             parts.push(store.write_part(stamp, 1, &part).await.map_err(failed)?);
             let blocks = Some(Blocks::new(keys, 4, &[1]));
@@ -87,7 +94,7 @@ fn checkpoint(corpus: &Path) -> io::Result<()> {
             created: 8,
             parts,
             bases: Vec::new(),
-            coordinator: "at".into(),
+            coordinator: serde_json::to_value(position()).map_err(io::Error::other)?,
         };
         store.commit(&manifest, 9).await.map(drop).map_err(failed)
     })?;
@@ -99,6 +106,21 @@ fn checkpoint(corpus: &Path) -> io::Result<()> {
         put(corpus, target, &format!("{at}-{name}"), &fs::read(&entry)?)?;
     }
     Ok(())
+}
+
+/// The middle of a run.
+fn position() -> Position {
+    Position {
+        number: 1,
+        clock: Clock(6),
+        epoch_samples: 45,
+        sample_total: 90,
+        next: 7,
+        todo: vec![(2, 1), (5, 1)],
+        batches_done: 5,
+        samples_done: 50,
+        ..Position::default()
+    }
 }
 
 fn walk(folder: &Path) -> io::Result<Vec<PathBuf>> {

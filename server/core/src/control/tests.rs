@@ -460,6 +460,7 @@ fn a_renewal_is_answered() {
     assert!(effects.contains(&ControlEffect::Send { session: SessionId(0), message: ToPeer::Renewed }));
 }
 
+mod anything;
 mod claims;
 mod going;
 mod groups;

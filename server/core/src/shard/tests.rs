@@ -395,7 +395,7 @@ fn nobody_reads_before_the_run_begins_and_has_values() {
     assert_eq!(shard.values(), Some(&[1.0; 3][..]));
 }
 
-// tensorflow issue 14494: a NaN of one worker poisoned everybody.
+// Case 33 (tensorflow issue 14494): a NaN of one worker poisoned everybody.
 #[test]
 fn a_gradient_that_is_not_finite_is_refused_by_name_and_the_clock_goes_on() {
     let mut world = World::new(PolicySpec::Ssp { staleness: 0 }, 1);
@@ -423,6 +423,7 @@ fn a_gradient_that_is_not_finite_is_refused_by_name_and_the_clock_goes_on() {
     }
 }
 
+// Case 16: numbers began anew after a worker had come back, and its pushes were taken for repeats. A later incarnation has numbers of its own.
 #[test]
 fn a_push_of_a_stranger_a_former_incarnation_or_the_wrong_size_changes_nothing() {
     let mut world = World::new(PolicySpec::Asp, 1);

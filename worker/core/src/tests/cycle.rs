@@ -135,7 +135,7 @@ fn the_end_is_an_evaluation_and_goodbyes() {
     assert_eq!(rig.hear(0, ToPeer::Work(Work::Done)), []);
     rig.after_us(1_000);
     let effects = rig.on(Event::EvaluationReady { at_samples: 100, loss: 0.25, accuracy: 0.5 });
-    let [result, first, second] = &effects[..] else { panic!("{effects:?}") };
+    let [result, first] = &effects[..] else { panic!("{effects:?}") };
     let Effect::Send { message: ToServer::Evaluated(Evaluated { report: Some(report), .. }), .. } = result
     else {
         panic!("{result:?}")
@@ -143,8 +143,8 @@ fn the_end_is_an_evaluation_and_goodbyes() {
     assert_eq!((report.times.evaluate_us, report.bytes_pulled), (1_000, 128));
     let Effect::Send { message: ToServer::Leave(leave), .. } = first else { panic!("{first:?}") };
     assert!(leave.outcome == Outcome::Done && leave.report.is_some());
-    assert_eq!(*second, send(1, ToServer::Leave(Leave { outcome: Outcome::Done, report: None })));
-    assert_eq!(rig.hear(0, ToPeer::Goodbye), []);
+    let second = send(1, ToServer::Leave(Leave { outcome: Outcome::Done, report: None }));
+    assert_eq!(rig.hear(0, ToPeer::Goodbye), [second]);
     assert_eq!(rig.hear(1, ToPeer::Goodbye), [Effect::Exit(Ok(()))]);
     assert_eq!(rig.tick_after(Duration::from_secs(9)), []);
     assert_eq!(rig.worker.next_deadline(), None);
@@ -154,10 +154,31 @@ fn the_end_is_an_evaluation_and_goodbyes() {
 fn a_signal_ends_it_without_waiting_for_silent_servers() {
     let mut rig = Rig::computing(settings(2), work(1));
     let effects = rig.on(Event::Interrupt);
-    assert_eq!(effects.len(), 2);
+    assert_eq!(effects.len(), 1);
     assert_eq!(rig.worker.next_deadline(), Some(rig.now.after(Duration::from_secs(2))));
-    assert_eq!(rig.hear(0, ToPeer::Goodbye), []);
+    assert_eq!(rig.hear(0, ToPeer::Goodbye), [left(1)]);
     assert_eq!(rig.tick_after(Duration::from_secs(2)), [Effect::Exit(Ok(()))]);
+}
+
+fn left(server: u32) -> Effect {
+    send(server, ToServer::Leave(Leave { outcome: Outcome::Interrupted, report: None }))
+}
+
+// Seed 1699 of the simulated world: a server that had heard the goodbye told the coordinator of it before the worker's last result was there.
+#[test]
+fn the_other_servers_hear_that_it_goes_once_the_coordinator_has_or_never_will() {
+    for says in [
+        Event::Message { server: ServerId(0), message: ToPeer::Goodbye },
+        Event::Lost { server: ServerId(0) },
+    ] {
+        let mut rig = Rig::computing(settings(2), work(1));
+        assert_eq!(rig.on(Event::Interrupt).len(), 1);
+        assert_eq!(rig.on(says), [left(1)]);
+        assert_eq!(rig.hear(1, ToPeer::Goodbye), [Effect::Exit(Ok(()))]);
+    }
+    let mut rig = Rig::computing(settings(2), work(1));
+    rig.on(Event::Interrupt);
+    assert_eq!(rig.tick_after(Duration::from_secs(2)), [left(1), Effect::Exit(Ok(()))]);
 }
 
 #[test]

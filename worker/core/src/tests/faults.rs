@@ -57,10 +57,10 @@ fn a_bad_gradient_ends_the_worker_if_the_run_is_to_stop_for_it() {
             WorkerError::BadGradient { worker: ONE, clock: Clock(0), key: 3, tensor: "weight".to_owned() };
         assert!(error.to_string().contains("not finite (tensor weight, key 3)"));
         let outcome = Outcome::BadGradient(Text::new(error.to_string()));
-        assert_eq!(effects.len(), 2);
-        assert_eq!(effects[1], send(1, ToServer::Leave(Leave { outcome, report: None })));
-        rig.hear(1, ToPeer::Goodbye);
-        assert_eq!(rig.on(Event::Lost { server: ServerId(0) }), [Effect::Exit(Err(error))]);
+        assert_eq!(effects.len(), 1);
+        let told = send(1, ToServer::Leave(Leave { outcome, report: None }));
+        assert_eq!(rig.on(Event::Lost { server: ServerId(0) }), [told]);
+        assert_eq!(rig.hear(1, ToPeer::Goodbye), [Effect::Exit(Err(error))]);
     }
 }
 
@@ -342,13 +342,13 @@ fn a_gradient_that_takes_long_is_named_each_interval_even_when_nobody_wants_it()
 fn a_broken_process_leaves_and_says_why() {
     let mut rig = Rig::computing(settings(2), work(1));
     let reason = "a computing thread has ended".to_owned();
-    let effects = rig.on(Event::Broken { reason: reason.clone() });
+    let mut effects = rig.on(Event::Broken { reason: reason.clone() });
+    effects.extend(rig.hear(0, ToPeer::Goodbye));
     let outcomes = effects.iter().map(|effect| match effect {
         Effect::Send { message: ToServer::Leave(leave), .. } => leave.outcome.clone(),
         _ => panic!("{effect:?}"),
     });
     assert_eq!(outcomes.collect::<Vec<_>>(), vec![Outcome::Failed(Text::new(reason.clone())); 2]);
-    rig.hear(0, ToPeer::Goodbye);
     assert_eq!(rig.hear(1, ToPeer::Goodbye), [Effect::Exit(Err(WorkerError::Broken { reason }))]);
 }
 
