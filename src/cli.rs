@@ -37,6 +37,8 @@ pub(crate) enum Command {
     TraceExport(TraceExportArgs),
     /// Run one server of a cluster.
     Server(ServerArgs),
+    /// Run one candidate for the coordinator, where cluster.store is etcd; one of them leads, the others stand by.
+    Coordinator(CoordinatorArgs),
     /// Run one worker; any number, at any time.
     Worker(WorkerArgs),
     /// Show who is connected, each worker's clock, and who waits for whom.
@@ -236,7 +238,7 @@ pub(crate) struct TraceExportArgs {
 pub(crate) struct ServerArgs {
     #[command(flatten)]
     pub(crate) clustered: Clustered,
-    /// Which server of cluster.addresses this is, from 0; server 0 is the coordinator.
+    /// Which server of cluster.addresses this is, from 0; server 0 is the coordinator, unless cluster.store is etcd.
     #[arg(long, value_name = "N")]
     pub(crate) index: u32,
     /// Address to bind, HOST:PORT; port 0 lets the system choose. By default that of cluster.addresses.
@@ -260,6 +262,25 @@ pub(crate) struct ServerArgs {
     /// Go on with what the process before this one has left: for a process that starts this one again.
     #[arg(long, hide = true, requires = "leash")]
     pub(crate) again: bool,
+}
+
+/// `slackline coordinator`.
+#[derive(Debug, Args)]
+pub(crate) struct CoordinatorArgs {
+    #[command(flatten)]
+    pub(crate) clustered: Clustered,
+    /// Which candidate of cluster.coordinators this is, from 0.
+    #[arg(long, value_name = "N")]
+    pub(crate) index: u32,
+    /// Address to bind, HOST:PORT. By default that of cluster.coordinators.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) bind: Option<String>,
+    /// Remove what etcd has of an earlier run of this configuration, unless another candidate leads it; without it, the run goes on with that.
+    #[arg(long)]
+    pub(crate) fresh: bool,
+    /// Where etcd has nothing of the run, go on from the newest checkpoint of this folder or URL; by default of checkpoint.at.
+    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "", conflicts_with = "fresh")]
+    pub(crate) resume: Option<String>,
 }
 
 /// `slackline worker`.

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use slackline_core::config::{Config, Durability};
+use slackline_core::config::{Config, Durability, Resolved};
 use slackline_core::ids::ServerId;
 use slackline_server::{Addresses, AddressesToCome, Keeps, ServerOptions, serve};
 use slackline_worker::WorkerOptions;
 
-use crate::cli::{ServerArgs, WorkerArgs};
+use crate::cli::{CoordinatorArgs, ServerArgs, WorkerArgs};
 use crate::failure::Failure;
 use crate::resolve_clustered;
 
@@ -57,6 +57,7 @@ pub(crate) fn server(args: &ServerArgs) -> Result<u8, Failure> {
             Addresses::known(config.cluster.addresses.clone())
         }
     };
+    let addresses = addresses.with_candidates(config.cluster.coordinators.clone());
     let keeps = match args.leash {
         false => Keeps::ForAnyone,
         // Started again by nobody but the run that it was started for.
@@ -92,6 +93,67 @@ pub(crate) fn server(args: &ServerArgs) -> Result<u8, Failure> {
         ready,
     };
     serve(options).map_err(|error| Failure::of(error.is_users(), error)).map(|_| 0)
+}
+
+pub(crate) fn coordinator(args: &CoordinatorArgs) -> Result<u8, Failure> {
+    let resolved = resolve_clustered(&args.clustered)?;
+    let config = &resolved.config;
+    if config.coordinator() == ServerId(0) {
+        let text = "cluster.store is \"local\", with which server 0 is the coordinator: start `slackline server`, or set cluster.store to \
+                    etcd://HOST:PORT/PREFIX";
+        return Err(Failure::user(text));
+    }
+    resolved.addresses().map_err(Failure::user)?;
+    let Some(configured) = config.cluster.coordinators.get(args.index as usize).cloned() else {
+        let (index, count) = (args.index, config.cluster.coordinators.len());
+        let text = format!("--index {index}: cluster.coordinators has {count} candidates, counted from 0");
+        return Err(Failure::user(text));
+    };
+    let bind = match &args.bind {
+        Some(bind) => to_bind(bind)?,
+        None => to_bind_of(&configured)?,
+    };
+    candidate(args, resolved, bind, configured)
+}
+
+#[cfg(feature = "etcd")]
+fn candidate(
+    args: &CoordinatorArgs,
+    resolved: Resolved,
+    bind: SocketAddr,
+    configured: String,
+) -> Result<u8, Failure> {
+    let (keys, out) = (PathBuf::from(&resolved.config.cluster.keys), PathBuf::from(&resolved.config.out));
+    let index = args.index;
+    let ready = Box::new(move |local: SocketAddr| {
+        let address = reachable(None, Some(&configured), local);
+        if address != configured {
+            tracing::warn!(
+                "candidate {index} is reached at {address}, and others dial {configured}: correct cluster.coordinators"
+            );
+        }
+        // Whoever started the process may not read what it says.
+        let _ = writeln!(std::io::stdout(), "candidate {index}{READY}{address}");
+        let _ = std::io::stdout().flush();
+    });
+    let options = slackline_server::CandidateOptions {
+        index: index as usize,
+        resolved,
+        bind,
+        keys,
+        out,
+        fresh: args.fresh,
+        resume: args.resume.clone(),
+        ready,
+    };
+    slackline_server::coordinate(options).map_err(|error| Failure::of(error.is_users(), error)).map(|_| 0)
+}
+
+#[cfg(not(feature = "etcd"))]
+fn candidate(_: &CoordinatorArgs, _: Resolved, _: SocketAddr, _: String) -> Result<u8, Failure> {
+    Err(Failure::user(
+        "cluster.store is etcd, and this program was built without it: build it with `--features etcd`",
+    ))
 }
 
 pub(crate) fn worker(args: &WorkerArgs) -> Result<u8, Failure> {

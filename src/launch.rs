@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use slackline_core::config::{Config, Resolved, SET_LAYER, Value};
+use slackline_core::ids::ServerId;
 use slackline_core::wire::Status;
 use slackline_net::{Identity, Role};
 use tokio::process::Command;
@@ -160,7 +161,18 @@ fn refuse_own(resolved: &Resolved) -> Result<(), Failure> {
             )));
         }
     }
-    Ok(())
+    refuse_apart(&resolved.config)
+}
+
+/// A run on one machine has its coordinator on server 0: where the machine is lost, nothing is left that another one could coordinate.
+pub(crate) fn refuse_apart(config: &Config) -> Result<(), Failure> {
+    if config.coordinator() == ServerId(0) {
+        return Ok(());
+    }
+    Err(Failure::user(
+        "cluster.store: a run on one machine keeps its memory there; set it to \"local\", or start `slackline coordinator`, `server` and \
+         `worker` on several machines",
+    ))
 }
 
 /// How a run ended.

@@ -43,7 +43,11 @@ fn main() -> ExitCode {
 
 fn execute(cli: Cli) -> Result<u8, Failure> {
     // Daemons tell what happens; the others only what needs somebody.
-    let usual = if matches!(cli.command, Command::Server(_) | Command::Worker(_)) { "info" } else { "warn" };
+    let usual = if matches!(cli.command, Command::Server(_) | Command::Coordinator(_) | Command::Worker(_)) {
+        "info"
+    } else {
+        "warn"
+    };
     log::start(cli.log.as_deref().unwrap_or(usual))?;
     match cli.command {
         Command::Run(args) => launch::run(&args, cli.log.as_deref()),
@@ -55,6 +59,7 @@ fn execute(cli: Cli) -> Result<u8, Failure> {
         Command::CheckTrace(args) => traces::check(&args),
         Command::TraceExport(args) => traces::export(&args),
         Command::Server(args) => daemons::server(&args),
+        Command::Coordinator(args) => daemons::coordinator(&args),
         Command::Worker(args) => daemons::worker(&args),
         Command::Status(args) => status::show(&args),
         Command::Stop(args) => stop::stop(&args),

@@ -46,6 +46,12 @@ pub(crate) fn visit(
     let mut failed = 0;
     runtime.block_on(async {
         let connector = connector(&resolved.config, &identity).map_err(Failure::user)?;
+        for text in candidates(&resolved.config, &connector, &each).await {
+            crate::print(&text.unwrap_or_else(|text| {
+                failed += 1;
+                text
+            }))?;
+        }
         for (index, address) in addresses.iter().enumerate() {
             let visited = async { each(&mut Observer::connect(&connector, address).await?, address).await };
             let text = visited.await.unwrap_or_else(|text| {
@@ -58,9 +64,32 @@ pub(crate) fn visit(
         Ok::<_, Failure>(())
     })?;
     if failed > 0 {
-        return Err(Failure::world(format!("{failed} of {} servers {not_done}", addresses.len())));
+        let all = addresses.len() + usize::from(!resolved.config.cluster.coordinators.is_empty());
+        return Err(Failure::world(format!("{failed} of {all} servers {not_done}")));
     }
     Ok(0)
+}
+
+/// The candidates for the coordinator, which count as one server: one of them answers, and those that stand by say so.
+async fn candidates(
+    config: &Config,
+    connector: &Connector,
+    each: &impl AsyncFn(&mut Observer, &str) -> Result<String, String>,
+) -> Vec<Result<String, String>> {
+    let (mut texts, mut leads) = (Vec::new(), false);
+    for (index, address) in config.cluster.coordinators.iter().enumerate() {
+        match async { each(&mut Observer::connect(connector, address).await?, address).await }.await {
+            Ok(text) => {
+                leads = true;
+                texts.push(Ok(text));
+            }
+            Err(text) => texts.push(Ok(format!("candidate {index} at {address}: {text}\n"))),
+        }
+    }
+    if !leads && !texts.is_empty() {
+        texts.push(Err("no candidate for the coordinator leads\n".to_owned()));
+    }
+    texts
 }
 
 impl Observer {

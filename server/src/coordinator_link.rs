@@ -38,8 +38,12 @@ impl Words {
 }
 
 /// Keeps a session with the coordinator until the control loop is gone.
-pub(crate) async fn keep(links: Arc<Links>, words: Words, control: mpsc::Sender<ControlEvent>) {
-    let coordinator = ServerId(0);
+pub(crate) async fn keep(
+    coordinator: ServerId,
+    links: Arc<Links>,
+    words: Words,
+    control: mpsc::Sender<ControlEvent>,
+) {
     loop {
         let Reached { connection, sender, receiver } = links.reach(coordinator).await;
         let (said, waiting) = mpsc::channel(WORDS_MAX);

@@ -1,5 +1,6 @@
 //! The server's loop: control events in, effects out, until the run is over.
 
+mod deciding;
 mod keeping;
 mod troubles;
 mod voice;
@@ -10,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use slackline_core::config::Resolved;
 use slackline_core::ids::{Moment, ServerId, ShardId};
-use slackline_core::wire::{ServerOrder, ToServer};
 use slackline_net::{CloseCode, Identity, Listener};
 use slackline_server_core::control::{Commit, End};
 use slackline_server_core::record::Figures;
@@ -24,7 +24,6 @@ use crate::door::{Repeats, accept};
 use crate::error::ServerError;
 use crate::files::{FileError, Heading, Results, summary_of};
 use crate::home::Home;
-use crate::ledger::Ledger;
 use crate::parts::{asked, heading};
 use crate::session::Shared;
 use crate::start::Ended;
@@ -32,6 +31,7 @@ use crate::ticks::Ticks;
 use crate::words::Word;
 use crate::{looks, peers, saver};
 
+pub(crate) use keeping::Memory;
 use troubles::{Place, Troubles};
 use voice::{repeated, result_line};
 
@@ -51,8 +51,9 @@ pub(crate) struct Daemon {
     /// The way to the coordinator; nothing is said there on the coordinator's own server.
     words: Words,
     results: Option<Results>,
-    /// What is kept for a restart of this process; only on the coordinator's server.
-    ledger: Option<Ledger>,
+    memory: Memory,
+    /// Another candidate coordinates, or will: nothing of this one counts any more.
+    is_deposed: bool,
     began: Instant,
     /// What control has asked for before the loop begins.
     first: Vec<ControlEffect>,
@@ -77,6 +78,7 @@ enum Happening {
     Word(Word),
     Tick,
     Signal(&'static str),
+    Deposed,
 }
 
 impl Daemon {
@@ -86,7 +88,7 @@ impl Daemon {
         identity: Identity,
         home: Home,
         results: Option<Results>,
-        ledger: Option<Ledger>,
+        memory: Memory,
     ) -> Self {
         Self {
             control,
@@ -97,7 +99,8 @@ impl Daemon {
             home,
             words: Words::default(),
             results,
-            ledger,
+            memory,
+            is_deposed: false,
             first,
             next: VecDeque::new(),
             troubles: Troubles::default(),
@@ -137,6 +140,7 @@ impl Daemon {
                 biased;
                 _ = interrupt.recv() => Happening::Signal("interrupted"),
                 _ = terminate.recv() => Happening::Signal("terminated"),
+                () = Memory::lost(&mut self.memory.lost) => Happening::Deposed,
                 Some(word) = words.recv() => Happening::Word(word),
                 Some(event) = events.recv(), if ticks.let_events_first() => Happening::Event(event),
                 () = ticks.due() => Happening::Tick,
@@ -144,15 +148,36 @@ impl Daemon {
             match happening {
                 Happening::Event(event) => {
                     ticks.count_event(Instant::now());
-                    self.event(event).await;
+                    self.next.push_back(event);
+                    // With those that wait behind it, where they are written together.
+                    while self.next.len() < self.together()
+                        && ticks.let_events_first()
+                        && let Ok(event) = events.try_recv()
+                    {
+                        ticks.count_event(Instant::now());
+                        self.next.push_back(event);
+                    }
+                    self.handle_next().await;
                 }
                 Happening::Word(Word::Ended(shard)) => self.fail(shard).await,
                 Happening::Word(word) => {
+                    let committed = match &word {
+                        Word::Committed { number, outcome: Ok(()) } => Some(*number),
+                        _ => None,
+                    };
                     if let Some(event) = self.heard(word) {
                         self.event(event).await;
                     }
+                    if let (Some(number), Some(saver), false) =
+                        (committed, &self.home.surroundings.saver, self.is_deposed)
+                    {
+                        saver.tidy(number);
+                    }
                 }
                 Happening::Tick => self.tell_time(ticks.take(Instant::now())).await,
+                Happening::Deposed => self.is_deposed = true,
+                // Nobody is told of the end of this process: another candidate goes on.
+                Happening::Signal(_) if self.memory.lost.is_some() => interrupted = true,
                 Happening::Signal(reason) => {
                     interrupted = true;
                     self.event(ControlEvent::Leave { reason: reason.to_owned() }).await;
@@ -164,7 +189,8 @@ impl Daemon {
                 }
             }
             let stays = self.end == Some(End::Complete) && !self.resolved.config.cluster.exit_when_done;
-            if (interrupted && !self.control.is_going()) || (self.end.is_some() && !stays) {
+            let leaves = interrupted && !self.control.is_going();
+            if leaves || self.is_deposed || (self.end.is_some() && !stays) {
                 break;
             }
         }
@@ -174,9 +200,13 @@ impl Daemon {
             linking.abort();
         }
         self.farewell(&mut events, interrupted).await;
-        self.forget();
+        self.forget().await;
         self.home.surroundings.links.close().await;
         listener.close(CloseCode::Done, "the server ends").await;
+        if self.is_deposed {
+            tracing::warn!("this candidate coordinates no more; it stands by");
+            return Ok(Ended::Deposed);
+        }
         match (self.end, self.broken) {
             (Some(End::Failed(text)), _) => Err(ServerError::Run(text)),
             (_, Some(broken)) => Err(broken.into()),
@@ -245,10 +275,11 @@ impl Daemon {
 
     /// The session with the coordinator, on every server but its own.
     fn link(&self) -> Option<tokio::task::JoinHandle<()>> {
-        let is_needed = self.home.surroundings.server != ServerId(0);
+        let coordinator = self.resolved.config.coordinator();
+        let is_needed = self.home.surroundings.server != coordinator;
         let links = self.home.surroundings.links.clone();
-        let control = self.shared().control.clone();
-        is_needed.then(|| tokio::spawn(coordinator_link::keep(links, self.words.clone(), control)))
+        let (words, control) = (self.words.clone(), self.shared().control.clone());
+        is_needed.then(|| tokio::spawn(coordinator_link::keep(coordinator, links, words, control)))
     }
 
     /// What control is to know of a word of the other threads.
@@ -278,27 +309,7 @@ impl Daemon {
     /// One event, after those that follow from control's own effects, and what follows from it.
     async fn event(&mut self, event: ControlEvent) {
         self.next.push_back(event);
-        while let Some(event) = self.next.pop_front() {
-            let now = self.now();
-            self.keep(now, &event).await;
-            if let (Some(saver), ControlEvent::Ordered(ServerOrder::Places { run, .. })) =
-                (&self.home.surroundings.saver, &event)
-            {
-                saver.belongs_to(*run);
-            }
-            let registers = match &event {
-                ControlEvent::Message { session, message: ToServer::Register(_) } => Some(*session),
-                _ => None,
-            };
-            let mut effects = Vec::new();
-            self.control.handle(now, event, &mut effects);
-            if let Some(session) = registers {
-                self.shared().directory.bind(session, self.control.worker_of(session));
-            }
-            for effect in effects {
-                self.perform(effect).await;
-            }
-        }
+        self.handle_next().await;
     }
 
     async fn perform(&mut self, effect: ControlEffect) {
@@ -319,8 +330,9 @@ impl Daemon {
             ControlEffect::Coordinator(word) => self.words.say(word),
             ControlEffect::Persist(map) => {
                 let number = map.number;
-                self.keep_map(&map).await;
-                self.next.push_back(ControlEvent::Persisted { number });
+                if self.keep_map(&map).await {
+                    self.next.push_back(ControlEvent::Persisted { number });
+                }
             }
             ControlEffect::Commit(commit) => self.commit(*commit),
             ControlEffect::Status { session } => {
@@ -406,15 +418,20 @@ impl Daemon {
 
     /// Ends all sessions after what they were told; the coordinator ends the other servers.
     async fn farewell(&mut self, events: &mut mpsc::Receiver<ControlEvent>, interrupted: bool) {
+        let (code, why) = if self.is_deposed || self.memory.lost.is_some() && self.end.is_none() {
+            (CloseCode::StandsBy, "this candidate coordinates no more")
+        } else {
+            (CloseCode::Done, "the server ends")
+        };
         for session in self.shared().directory.sessions() {
-            self.shared()
-                .directory
-                .send(session, Outgoing::Close(CloseCode::Done, "the server ends".to_owned()));
+            self.shared().directory.send(session, Outgoing::Close(code, why.to_owned()));
         }
         let config = &self.resolved.config;
         let is_over = matches!(self.end, Some(End::Complete | End::Failed(_)));
-        if (is_over || interrupted) && self.results.is_some() {
-            let others = config.cluster.addresses.iter().skip(1).cloned().collect::<Vec<_>>();
+        let ends_all = is_over || (interrupted && self.memory.lost.is_none());
+        if ends_all && !self.is_deposed && self.results.is_some() {
+            let own = usize::from(config.coordinator() == ServerId(0));
+            let others = config.cluster.addresses.iter().skip(own).cloned().collect::<Vec<_>>();
             let reason = if is_over { "the run is over" } else { "server 0 was interrupted" };
             peers::stop(&others, &self.identity, &self.shared().network, reason).await;
         }
@@ -464,7 +481,7 @@ mod tests {
         let shared = Arc::new(pair::shared(control, &surroundings));
         let machine = Control::new(control_settings(ServerId(0), &resolved, 1), Moment(0));
         let home = Home::new(&resolved, shared, surroundings, None);
-        let daemon = Daemon::new((machine, Vec::new()), resolved, identity, home, None, None);
+        let daemon = Daemon::new((machine, Vec::new()), resolved, identity, home, None, Memory::default());
         word_sender.send(Word::HasValues(ShardId(3))).unwrap();
         word_sender.send(Word::Ended(ShardId(3))).unwrap();
         let error = daemon.run(pair::listener(&folder), events, words).await.unwrap_err();

@@ -43,6 +43,9 @@ pub enum ServerError {
         "the run has {0} servers, which speak with each other: say in cluster.addresses where all of them are, for each of them"
     )]
     NoAddresses(u32),
+    /// A candidate for the coordinator cannot do with what it was given for etcd.
+    #[error("{0}")]
+    Etcd(String),
     /// The run failed.
     #[error("{0}")]
     Run(String),
@@ -53,9 +56,12 @@ impl ServerError {
     #[must_use]
     pub fn is_users(&self) -> bool {
         match self {
-            Self::Keys(_) | Self::Bind(_) | Self::NothingToTrace | Self::NoAddresses(_) | Self::Resume(_) => {
-                true
-            }
+            Self::Keys(_)
+            | Self::Bind(_)
+            | Self::NothingToTrace
+            | Self::NoAddresses(_)
+            | Self::Resume(_)
+            | Self::Etcd(_) => true,
             Self::Ledger(error) => error.is_users(),
             Self::File(error) => error.is_users(),
             Self::Thread(_) | Self::Stopped(_) | Self::Journal(_) | Self::Run(_) => false,

@@ -72,7 +72,7 @@ pub fn ledger(folder: &Path, bytes: &[u8]) {
     let path = folder.join("control.events");
     for bytes in [bytes, &sealed(bytes)] {
         let _ = fs::write(&path, bytes);
-        match ledger::read_events(&path) {
+        match ledger::local::read_events(&path) {
             Ok((events, length)) => {
                 assert!(length <= bytes.len() as u64, "more than there is");
                 drop(format!("{events:?}"));

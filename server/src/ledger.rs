@@ -1,36 +1,16 @@
-//! What the coordinator's server keeps of the run on its disk, so that a restart of its process goes on with it.
+//! What the coordinator keeps of the run, so that another process goes on with it: on its own disk ([`local`]), or in etcd.
 //!
-//! Two things, by what each costs. Maps of shards and snapshots of control are rows of an embedded store, each durable before it counts:
-//! they are rare. The events in between are appended to a file with one write each: whatever kills the process, the system has them (some
-//! microseconds, where a commit of the store waits for the disk each time). They are brought to the disk with every map and every new member,
-//! so that no power cut takes back a place or gives an incarnation twice; where pushes are kept on the disk, so is every event.
-//!
-//! ```text
-//! FOLDER/control.redb                    table `run`: what run this is, the map, the snapshot and the number of its file of events
-//! FOLDER/control-0000000003.events      frames as in a journal
-//! ```
+//! Both keep the same: a snapshot of control, and every event after it that changes something, before anything that follows from it leaves.
 
-use std::fs::{self, File, OpenOptions};
-use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+pub(crate) mod local;
 
-use redb::{Database, ReadableDatabase, TableDefinition};
+use std::path::PathBuf;
+
 use slackline_core::ids::Moment;
+use slackline_core::wire::ToServer;
 use slackline_server_core::ControlEvent;
 
-use crate::journal::{framing, make_folders};
-
-const RUN: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("run");
-const STAMP: &str = "stamp";
-const MAP: &str = "map";
-const SNAPSHOT: &str = "snapshot";
-const FILE: &str = "file";
-
-const STORE: &str = "control.redb";
-
-/// Bytes of events after which a snapshot is due.
-const LONG: u64 = 4 << 20;
+use local::Local;
 
 /// The coordinator's memory cannot be kept or read.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +21,7 @@ pub enum LedgerError {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        source: std::io::Error,
     },
     /// The store says no.
     #[error("{} cannot be used: {source}; if it is damaged, start anew with --fresh, or go on from a checkpoint with --resume", path.display())]
@@ -68,6 +48,21 @@ pub enum LedgerError {
         /// The folder.
         path: PathBuf,
     },
+    /// etcd does not do what it is asked, or cannot be asked.
+    #[error("the coordinator's memory cannot be kept: {0}")]
+    Etcd(String),
+    /// What etcd has cannot be read.
+    #[error(
+        "the row {row} in etcd is damaged, or was written by another program or another version of this one: use the version that wrote it, or start \
+         anew with --fresh"
+    )]
+    Unreadable {
+        /// Its whole name.
+        row: String,
+    },
+    /// Another candidate leads, so nothing of this one counts any more.
+    #[error("this coordinator leads no more")]
+    Deposed,
 }
 
 impl LedgerError {
@@ -86,268 +81,83 @@ pub(crate) struct Kept {
     pub(crate) events: Vec<(Moment, ControlEvent)>,
 }
 
-/// See the module.
-pub(crate) struct Ledger {
-    folder: PathBuf,
-    store: Database,
-    events: File,
-    number: u64,
-    length: u64,
-    /// So much of it is on the disk for certain.
-    durable: u64,
-    /// Whether each event is brought to the disk.
-    is_synced: bool,
+/// What is to be kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Keep<'a> {
+    /// Events, in their order.
+    Events(&'a [(Moment, ControlEvent)]),
+    /// A snapshot, which stands for all events so far.
+    Snapshot(&'a [u8]),
+    /// A map of shards.
+    Map(&'a [u8]),
 }
 
-impl std::fmt::Debug for Ledger {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ledger")
-            .field("folder", &self.folder)
-            .field("number", &self.number)
-            .finish_non_exhaustive()
-    }
+/// See the module.
+#[derive(Debug)]
+pub(crate) enum Ledger {
+    /// On the disk.
+    Local(Local),
+    /// In etcd.
+    #[cfg(feature = "etcd")]
+    Etcd(Box<crate::etcd::Store>),
 }
 
 impl Ledger {
-    /// Opens what is there, or begins. `stamp` says which run it is.
+    /// Keeps it. After an error, the same must be tried again before anything else is: the part that was kept is not kept twice.
     ///
     /// # Errors
     /// [`LedgerError`].
-    pub(crate) fn open(
-        folder: &Path,
-        stamp: &[u8],
-        is_synced: bool,
-    ) -> Result<(Self, Option<Kept>), LedgerError> {
-        make_folders(folder).map_err(|source| LedgerError::Io { path: folder.to_owned(), source })?;
-        let path = folder.join(STORE);
-        let failed =
-            |source: redb::Error| LedgerError::Store { path: path.clone(), source: Box::new(source) };
-        let store = Database::create(&path).map_err(|error| failed(error.into()))?;
-        let row = |key: &str| read_row(&store, key).map_err(failed);
-        let found = row(STAMP)?;
-        if found.as_ref().is_some_and(|found| found != stamp) {
-            return Err(LedgerError::OtherRun { path: folder.to_owned() });
+    pub(crate) async fn keep(&mut self, keep: Keep<'_>) -> Result<(), LedgerError> {
+        match self {
+            Self::Local(local) => match keep {
+                Keep::Events(events) => {
+                    local.append(events, events.iter().any(|(_, event)| is_lasting(event)))
+                }
+                Keep::Snapshot(snapshot) => local.snapshot(snapshot),
+                Keep::Map(map) => local.map(map),
+            },
+            #[cfg(feature = "etcd")]
+            Self::Etcd(store) => store.keep(keep).await,
         }
-        let number = row(FILE)?.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes);
-        let events_path = folder.join(file_name(number));
-        let kept = match found {
-            Some(_) => {
-                let snapshot = row(SNAPSHOT)?;
-                let (events, length) = read_events(&events_path)?;
-                Some((Kept { snapshot, events }, length))
-            }
-            None => None,
-        };
-        let length = kept.as_ref().map_or(0, |(_, length)| *length);
-        let events = open_at(&events_path, length)?;
-        let folder = folder.to_owned();
-        let ledger = Self { folder, store, events, number, length, durable: length, is_synced };
-        ledger.put(&[(STAMP, stamp), (FILE, &number.to_le_bytes())])?;
-        Ok((ledger, kept.map(|(kept, _)| kept)))
     }
 
-    /// Adds an event; on the disk at once where it must never be taken back.
+    /// Lets it go. `over` says how the run ended, to those who stand by; none where somebody is to go on with it. Whether nobody can go on,
+    /// so that it may be removed, is `forget`.
     ///
     /// # Errors
-    /// It could not be written; it is not there.
-    pub(crate) fn append(
-        &mut self,
-        now: Moment,
-        event: &ControlEvent,
-        is_lasting: bool,
-    ) -> Result<(), LedgerError> {
-        let failed = |source| LedgerError::Io { path: self.folder.join(file_name(self.number)), source };
-        let bytes = slackline_core::wire::encode_state(&(now.0, event))
-            .map_err(|error| failed(io::Error::other(error)))?;
-        let frame = framing::frame(&bytes, self.durable);
-        // By its place: what is half there after a failure is written over by the next attempt.
-        self.events.write_all_at(&frame, self.length).map_err(failed)?;
-        let length = self.length + frame.len() as u64;
-        if self.is_synced || is_lasting {
-            self.events.sync_data().map_err(failed)?;
-            self.durable = length;
+    /// [`LedgerError`]; nothing can be done about it any more.
+    pub(crate) async fn close(self, over: Option<&str>, forget: bool) -> Result<(), LedgerError> {
+        match self {
+            Self::Local(_) => {
+                // Nobody stands by, and its files go with the folder.
+                let _ = (over, forget);
+                Ok(())
+            }
+            #[cfg(feature = "etcd")]
+            Self::Etcd(store) => store.close(over, forget).await,
         }
-        self.length = length;
-        Ok(())
     }
 
     /// Whether a snapshot is due.
-    pub(crate) const fn is_long(&self) -> bool {
-        self.length > LONG
-    }
-
-    /// Keeps a snapshot, which stands for all events so far.
-    ///
-    /// # Errors
-    /// It could not be kept; what was kept before still is.
-    pub(crate) fn snapshot(&mut self, snapshot: &[u8]) -> Result<(), LedgerError> {
-        let old = self.folder.join(file_name(self.number));
-        let number = self.number + 1;
-        let events = open_at(&self.folder.join(file_name(number)), 0)?;
-        self.put(&[(SNAPSHOT, snapshot), (FILE, &number.to_le_bytes())])?;
-        (self.number, self.events, self.length, self.durable) = (number, events, 0, 0);
-        // Where it cannot be removed, nobody reads it any more.
-        let _ = fs::remove_file(old);
-        Ok(())
-    }
-
-    /// Keeps the map of shards, durably, with the events that it follows from: those say it again after a restart.
-    ///
-    /// # Errors
-    /// It could not be kept.
-    pub(crate) fn map(&mut self, map: &[u8]) -> Result<(), LedgerError> {
-        let path = self.folder.join(file_name(self.number));
-        self.events.sync_data().map_err(|source| LedgerError::Io { path, source })?;
-        self.durable = self.length;
-        self.put(&[(MAP, map)])
-    }
-
-    fn put(&self, rows: &[(&str, &[u8])]) -> Result<(), LedgerError> {
-        let put = || -> Result<(), redb::Error> {
-            let transaction = self.store.begin_write()?;
-            {
-                let mut table = transaction.open_table(RUN)?;
-                for (key, value) in rows {
-                    table.insert(*key, *value)?;
-                }
-            }
-            transaction.commit()?;
-            Ok(())
-        };
-        put().map_err(|source| LedgerError::Store { path: self.folder.join(STORE), source: Box::new(source) })
-    }
-}
-
-fn read_row(store: &Database, key: &str) -> Result<Option<Vec<u8>>, redb::Error> {
-    let transaction = store.begin_read()?;
-    match transaction.open_table(RUN) {
-        Ok(table) => Ok(table.get(key)?.map(|value| value.value().to_vec())),
-        Err(redb::TableError::TableDoesNotExist(_)) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn file_name(number: u64) -> String {
-    format!("control-{number:010}.events")
-}
-
-fn open_at(path: &Path, length: u64) -> Result<File, LedgerError> {
-    let open = || {
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
-        // A torn end would have whole frames behind it.
-        file.set_len(length)?;
-        file.sync_all()?;
-        path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())?;
-        Ok(file)
-    };
-    open().map_err(|source| LedgerError::Io { path: path.to_owned(), source })
-}
-
-/// The events up to the first that is torn, and the length of all of them. A file that is named is there: it is made before it is named.
-pub(crate) fn read_events(path: &Path) -> Result<(Vec<(Moment, ControlEvent)>, u64), LedgerError> {
-    let bytes = fs::read(path).map_err(|source| LedgerError::Io { path: path.to_owned(), source })?;
-    let damaged = |at: usize| LedgerError::Damaged { path: path.to_owned(), at: at as u64 };
-    let (mut events, mut length) = (Vec::new(), 0);
-    while let Some((payload, used)) = framing::next(&bytes[length..]) {
-        let (moment, event) = slackline_core::wire::decode_state(payload).map_err(|_| damaged(length))?;
-        events.push((Moment(moment), event));
-        length += used;
-    }
-    if framing::is_damaged(&bytes, length as u64) {
-        Err(damaged(length))
-    } else {
-        Ok((events, length as u64))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn event(number: u64) -> ControlEvent {
-        ControlEvent::Persisted { number }
-    }
-
-    fn kept(folder: &Path) -> (Ledger, Kept) {
-        let (ledger, kept) = Ledger::open(folder, b"this run", false).unwrap();
-        (ledger, kept.unwrap())
-    }
-
-    #[test]
-    fn events_come_back_after_the_last_snapshot_in_their_order() {
-        let folder = tempfile::tempdir().unwrap();
-        let (mut ledger, nothing) = Ledger::open(folder.path(), b"this run", false).unwrap();
-        assert!(nothing.is_none());
-        for number in 0..5 {
-            ledger.append(Moment(number), &event(number), false).unwrap();
+    pub(crate) fn is_long(&self) -> bool {
+        match self {
+            Self::Local(local) => local.is_long(),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(store) => store.is_long(),
         }
-        drop(ledger);
-        let (mut ledger, found) = kept(folder.path());
-        assert!(found.snapshot.is_none());
-        let expected: Vec<_> = (0..5).map(|number| (Moment(number), event(number))).collect();
-        assert_eq!(found.events, expected);
-        ledger.map(b"map").unwrap();
-        ledger.snapshot(b"all of it").unwrap();
-        ledger.append(Moment(9), &event(9), false).unwrap();
-        drop(ledger);
-        let (_ledger, found) = kept(folder.path());
-        assert_eq!(found.snapshot.as_deref(), Some(&b"all of it"[..]));
-        assert_eq!(found.events, [(Moment(9), event(9))]);
     }
 
-    #[test]
-    fn a_torn_end_is_cut_and_written_over() {
-        let folder = tempfile::tempdir().unwrap();
-        let (mut ledger, _) = Ledger::open(folder.path(), b"this run", false).unwrap();
-        ledger.append(Moment(1), &event(1), false).unwrap();
-        let whole = ledger.length;
-        ledger.append(Moment(2), &event(2), false).unwrap();
-        drop(ledger);
-        let path = folder.path().join(file_name(0));
-        OpenOptions::new().write(true).open(&path).unwrap().set_len(whole + 7).unwrap();
-        let (mut ledger, found) = kept(folder.path());
-        assert_eq!(found.events, [(Moment(1), event(1))]);
-        ledger.append(Moment(3), &event(3), false).unwrap();
-        drop(ledger);
-        assert_eq!(kept(folder.path()).1.events, [(Moment(1), event(1)), (Moment(3), event(3))]);
-    }
-
-    #[test]
-    fn a_byte_that_rots_among_durable_events_is_no_torn_end() {
-        let folder = tempfile::tempdir().unwrap();
-        let (mut ledger, _) = Ledger::open(folder.path(), b"this run", false).unwrap();
-        let mut ends = Vec::new();
-        for number in 0..4 {
-            ledger.append(Moment(number), &event(number), number == 1).unwrap();
-            ends.push(ledger.length as usize);
+    /// Whether other processes can write to it, so that nothing may leave this one that was not written before.
+    pub(crate) const fn is_shared(&self) -> bool {
+        match self {
+            Self::Local(_) => false,
+            #[cfg(feature = "etcd")]
+            Self::Etcd(_) => true,
         }
-        ledger.map(b"map").unwrap();
-        ledger.append(Moment(4), &event(4), false).unwrap();
-        drop(ledger);
-        let path = folder.path().join(file_name(0));
-        let whole = fs::read(&path).unwrap();
-        for at in 0..ends[3] {
-            let mut rotten = whole.clone();
-            rotten[at] ^= 1;
-            fs::write(&path, rotten).unwrap();
-            let error = Ledger::open(folder.path(), b"this run", false).unwrap_err();
-            assert!(matches!(error, LedgerError::Damaged { .. }), "byte {at}: {error}");
-        }
-        // What was not brought to the disk yet may be gone.
-        let mut torn = whole;
-        torn[ends[3]] ^= 1;
-        fs::write(&path, torn).unwrap();
-        assert_eq!(kept(folder.path()).1.events.len(), 4);
-        fs::remove_file(&path).unwrap();
-        let error = Ledger::open(folder.path(), b"this run", false).unwrap_err();
-        assert!(error.to_string().contains("control-0000000000.events"), "{error}");
     }
+}
 
-    #[test]
-    fn the_memory_of_another_run_is_refused_by_the_name_of_its_folder() {
-        let folder = tempfile::tempdir().unwrap();
-        drop(Ledger::open(folder.path(), b"that run", false).unwrap());
-        let error = Ledger::open(folder.path(), b"this run", false).unwrap_err().to_string();
-        assert!(error.contains(&folder.path().display().to_string()) && error.contains("--fresh"), "{error}");
-    }
+/// What no power cut may take back: an incarnation is never given twice.
+const fn is_lasting(event: &ControlEvent) -> bool {
+    matches!(event, ControlEvent::Message { message: ToServer::Join(_), .. })
 }

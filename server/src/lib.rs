@@ -4,7 +4,7 @@
 //! Read in this order: [`serve`] (`start`: what it begins with), `daemon` (the loop), `ticks` (when it looks at the time), `door` (who comes
 //! in), `session` (one peer), `home` and `owner` (the shards' threads), `performer` (what they do), `directory` (who is connected), `links`
 //! and `coordinator_link` (the ways to other servers), `feeds` and `frames` (what a backup is given), `journal` (what the disk is given),
-//! `saver` (checkpoints), `ledger` (what a restarted coordinator goes on with), `looks` (what the shards answer about themselves), `files`
+//! `saver` (checkpoints), `ledger` and `etcd` (what a coordinator goes on with, in its own place or another's), `looks` (what the shards answer about themselves), `files`
 //! (what is left among the results), [`tracer`] (what is traced). `parts` is what they are made from.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -15,6 +15,8 @@ mod daemon;
 mod directory;
 mod door;
 mod error;
+#[cfg(feature = "etcd")]
+mod etcd;
 mod feeds;
 pub mod files;
 mod frames;
@@ -39,6 +41,8 @@ pub mod tracer;
 mod words;
 
 pub use error::ServerError;
+#[cfg(feature = "etcd")]
+pub use etcd::{CandidateOptions, coordinate};
 pub use links::{Addresses, AddressesToCome};
 pub use saver::{FOLDER as CHECKPOINTS, resume};
 pub use start::{Ended, Keeps, ServerOptions, serve};

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use slackline_core::config::timers::SERVER_RETRIES;
 use slackline_core::ids::ServerId;
 use slackline_core::wire::{PROTOCOL, ToPeer};
@@ -19,9 +21,12 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// The first wait before another attempt; each is twice as long as the one before.
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
-/// Where the servers are, in order; empty until it is known.
+/// Where the servers are, in order; empty until it is known. A coordinator that is none of them has an address for each of its candidates.
 #[derive(Clone, Debug)]
-pub struct Addresses(watch::Receiver<Vec<String>>);
+pub struct Addresses {
+    servers: watch::Receiver<Vec<String>>,
+    candidates: Vec<String>,
+}
 
 /// Says later where the servers are.
 #[derive(Debug)]
@@ -31,29 +36,40 @@ impl Addresses {
     /// They are here.
     #[must_use]
     pub fn known(addresses: Vec<String>) -> Self {
-        Self(watch::channel(addresses).1)
+        Self { servers: watch::channel(addresses).1, candidates: Vec::new() }
+    }
+
+    /// The same, with the candidates for the coordinator, which stands behind all servers in the count.
+    #[must_use]
+    pub fn with_candidates(self, candidates: Vec<String>) -> Self {
+        Self { candidates, ..self }
     }
 
     /// They will be told.
     #[must_use]
     pub fn to_come() -> (AddressesToCome, Self) {
         let (sender, receiver) = watch::channel(Vec::new());
-        (AddressesToCome(sender), Self(receiver))
+        (AddressesToCome(sender), Self { servers: receiver, candidates: Vec::new() })
     }
 
-    /// The address of one server, as far as it is known now.
-    pub(crate) fn of(&self, server: ServerId) -> Option<String> {
-        self.0.borrow().get(server.0 as usize).cloned()
+    /// The addresses that one server may be at, as far as they are known now.
+    pub(crate) fn of(&self, server: ServerId) -> Vec<String> {
+        let servers = self.servers.borrow();
+        match servers.get(server.0 as usize) {
+            Some(address) => vec![address.clone()],
+            None if server.0 as usize == servers.len() => self.candidates.clone(),
+            None => Vec::new(),
+        }
     }
 
     /// All of them, as far as they are known now.
     pub(crate) fn all(&self) -> Vec<String> {
-        self.0.borrow().clone()
+        self.servers.borrow().clone()
     }
 
     /// Whether nobody will ever tell them.
     pub(crate) fn are_missing(&self) -> bool {
-        self.0.borrow().is_empty() && self.0.has_changed().is_err()
+        self.servers.borrow().is_empty() && self.servers.has_changed().is_err()
     }
 }
 
@@ -125,10 +141,26 @@ impl Links {
         }
     }
 
+    /// One attempt. Several addresses are tried at once: all candidates but one turn this server away, and one that is frozen says nothing.
     async fn reach_once(&self, server: ServerId) -> Result<Reached, String> {
-        let address = self.addresses.of(server).ok_or("its address is not known yet")?;
+        let addresses = self.addresses.of(server);
+        let mut attempts: FuturesUnordered<_> =
+            addresses.iter().map(|address| self.reach_at(server, address)).collect();
+        let mut reasons = Vec::new();
+        while let Some(outcome) = attempts.next().await {
+            match outcome {
+                Ok(reached) => return Ok(reached),
+                Err(reason) => reasons.push(reason),
+            }
+        }
+        // In whatever order they came, the same reasons are the same text: they are said once.
+        reasons.sort_unstable();
+        Err(if reasons.is_empty() { "its address is not known yet".to_owned() } else { reasons.join("; ") })
+    }
+
+    async fn reach_at(&self, server: ServerId, address: &str) -> Result<Reached, String> {
         let connection =
-            self.connector.connect(&address, PATIENCE).await.map_err(|error| error.to_string())?;
+            self.connector.connect(address, PATIENCE).await.map_err(|error| error.to_string())?;
         let welcomed = async {
             let (sender, mut receiver) = connection.accept_control().await?;
             Ok::<_, ConnectionError>((receiver.receive::<ToPeer>().await?, sender, receiver))

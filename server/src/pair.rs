@@ -1,6 +1,6 @@
 //! For tests: a small configuration, and two ends of a real connection on loopback.
 
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use slackline_core::config::{Config, Layer, Resolved, Value};
@@ -85,6 +85,7 @@ pub(crate) fn shared(control: mpsc::Sender<ControlEvent>, surroundings: &Surroun
         network: Settings::default(),
         config_hash: surroundings.config_hash,
         payload_max: 1 << 20,
+        standstill: Mutex::default(),
     }
 }
 

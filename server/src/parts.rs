@@ -108,7 +108,8 @@ pub fn control_settings(index: ServerId, resolved: &Resolved, boot: u64) -> Cont
         on_disk: config.cluster.durability == Durability::Disk,
         stop_on_bad_gradient: config.consistency.on_bad_gradient == OnBadGradient::Stop
             || config.guard.on_norm == OnNorm::Stop,
-        coordinator: (index == ServerId(0)).then_some(CoordinatorSettings {
+        coordinator_at: config.coordinator(),
+        coordinator: (index == config.coordinator()).then_some(CoordinatorSettings {
             policy: config.consistency.policy,
             cut: config.cut(),
             epochs: config.train.epochs,

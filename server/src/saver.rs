@@ -43,6 +43,7 @@ struct Jobs {
     run: Option<RunId>,
     cuts: BTreeMap<ShardId, (u64, ShardState)>,
     commit: Option<Commit>,
+    tidy: Option<u64>,
     ended: bool,
 }
 
@@ -146,6 +147,14 @@ impl Saver {
         self.inner.wake.notify_one();
     }
 
+    /// Removes what a checkpoint makes superfluous, once its commit is written in the coordinator's memory. A coordinator whose place was
+    /// taken meanwhile may still commit one that its successor does not know of. That does no harm: it is whole, of a number that is never
+    /// given again, and the successor's next is newer. But nothing that the successor goes on with may be removed for it.
+    pub(crate) fn tidy(&self, number: u64) {
+        self.inner.jobs().tidy = Some(number);
+        self.inner.wake.notify_one();
+    }
+
     /// Ends the thread when it has done what it was asked for.
     pub(crate) fn end(&self) {
         self.inner.jobs().ended = true;
@@ -242,6 +251,7 @@ impl Inner {
 enum Job {
     Cut(u64, ShardState),
     Commit(Commit),
+    Tidy(u64),
     End,
 }
 
@@ -261,6 +271,7 @@ impl Work {
             match self.next() {
                 Job::Cut(number, state) => self.cut(runtime, number, state),
                 Job::Commit(commit) => self.commit(runtime, commit),
+                Job::Tidy(number) => self.tidy(runtime, number),
                 Job::End => return,
             }
         }
@@ -271,6 +282,9 @@ impl Work {
         loop {
             if let Some(commit) = jobs.commit.take() {
                 return Job::Commit(commit);
+            }
+            if let Some(number) = jobs.tidy.take() {
+                return Job::Tidy(number);
             }
             if let Some((_, (number, state))) = jobs.cuts.pop_first() {
                 return Job::Cut(number, state);
@@ -340,7 +354,7 @@ impl Work {
             entries.push(part::heard(&store, shard, &entry).await?);
         }
         entries.sort_by_key(|entry| entry.keys.start);
-        let Inner { seed, keep, kind, .. } = &*self.inner;
+        let Inner { seed, kind, .. } = &*self.inner;
         let bases = match kind {
             CheckpointKind::Full => Vec::new(),
             _ => match store.newest(&expect(stamp, Some(stamp.run))).await.map_err(text)? {
@@ -361,11 +375,18 @@ impl Work {
             bases,
             coordinator: position,
         };
-        let committed = store.commit(&manifest, *keep).await.map_err(text)?;
-        if let Some(left) = committed.left {
+        store.put(&manifest).await.map_err(text)
+    }
+
+    fn tidy(&mut self, runtime: &Runtime, number: u64) {
+        let keep = self.inner.keep;
+        let left = match self.store() {
+            Ok(store) => runtime.block_on(store.tidy(number, keep)).left,
+            Err(error) => Some(error),
+        };
+        if let Some(left) = left {
             tracing::warn!("checkpoint {number} is whole, but older ones could not be removed: {left}");
         }
-        Ok(())
     }
 
     fn store(&mut self) -> Result<Store, CheckpointError> {

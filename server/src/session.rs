@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use slackline_core::ids::{Sequence, SessionId, ShardId};
-use slackline_core::wire::{ToServer, TransferHeader, TransferKind};
+use slackline_core::wire::{Status, ToServer, TransferHeader, TransferKind};
 use slackline_net::{
     Arriving, CloseCode, Connection, ConnectionError, ControlReceiver, ControlSender, Gather, Role, Settings,
     transfer,
@@ -18,6 +18,7 @@ use tokio::sync::{OnceCell, mpsc};
 use crate::budget::{Budget, Room};
 use crate::directory::{Directory, OUTGOING_MAX, Outgoing, Values};
 use crate::feeds;
+use crate::looks;
 use crate::owner::{Owner, Task};
 
 /// Transfers of one session that may be arriving at one shard at once. A worker has one push under way and perhaps a retry.
@@ -35,12 +36,24 @@ pub(crate) struct Shared {
     pub(crate) config_hash: u64,
     /// Bytes of a frame's payload in a log at most: those of the largest shard.
     pub(crate) payload_max: u64,
+    /// What a status says while control waits for its memory and hears nobody. A lock, since it is of two tasks; both run on one thread.
+    pub(crate) standstill: Mutex<Option<Status>>,
 }
 
 impl Shared {
     /// The owner of a shard on this server.
     pub(crate) fn owner(&self, shard: ShardId) -> Option<Owner> {
         self.owners.read().unwrap_or_else(PoisonError::into_inner).get(&shard).cloned()
+    }
+
+    /// What a status says without control; none while control answers itself.
+    fn standstill(&self) -> Option<Status> {
+        self.standstill.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Control hears nobody until this is none again; a status says it so.
+    pub(crate) fn stand_still(&self, status: Option<Status>) {
+        *self.standstill.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }
 
     /// All of them, in their order.
@@ -122,6 +135,14 @@ struct Admitted {
 impl Session {
     async fn read(&self, mut receiver: ControlReceiver) -> Result<(), ConnectionError> {
         while let Some(message) = receiver.receive::<ToServer>().await? {
+            if message == ToServer::Status
+                && let Some(status) = self.shared.standstill()
+            {
+                if self.shared.directory.begin_status(self.id) {
+                    tokio::spawn(looks::send_status(self.id, status, self.shared.clone()));
+                }
+                continue;
+            }
             let event = ControlEvent::Message { session: self.id, message };
             if self.shared.control.send(event).await.is_err() {
                 break;

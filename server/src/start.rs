@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use slackline_checkpoint::Manifest;
@@ -14,16 +14,17 @@ use slackline_net::{Identity, Listener, NetworkThread, Settings};
 use slackline_server_core::assign::Position;
 use slackline_server_core::control::StateError;
 use slackline_server_core::{Control, ControlEffect, ControlSettings};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
-use crate::daemon::{Daemon, EVENTS_MAX};
+use crate::daemon::{Daemon, EVENTS_MAX, Memory};
 use crate::directory::Directory;
 use crate::error::ServerError;
 use crate::files::Results;
 use crate::frames::Assembler;
 use crate::home::Home;
 use crate::journal;
-use crate::ledger::{self, Ledger};
+use crate::ledger::local::Local;
+use crate::ledger::{self, Keep, Ledger, LedgerError};
 use crate::links::{Addresses, Links};
 use crate::parts::{all_shards, boot_number, buffers, control_settings};
 use crate::performer::Surroundings;
@@ -84,13 +85,27 @@ pub enum Ended {
     Well,
     /// A signal ended it.
     Interrupted,
+    /// It coordinated, and leads no more: another candidate does, or will.
+    Deposed,
 }
 
 /// What lay on the disk.
-struct Found {
-    holds: Vec<Holding>,
-    ledger: Option<Ledger>,
-    kept: Option<ledger::Kept>,
+#[derive(Default)]
+pub(crate) struct Found {
+    pub(crate) holds: Vec<Holding>,
+    pub(crate) ledger: Option<Ledger>,
+    pub(crate) kept: Option<ledger::Kept>,
+}
+
+/// The network of a server.
+pub(crate) struct Ground {
+    pub(crate) net: NetworkThread,
+    pub(crate) identity: Identity,
+    pub(crate) network: Settings,
+    /// A socket that is bound already; none for one that is to be.
+    pub(crate) listener: Option<Listener>,
+    /// Turns true when this process may coordinate no more; none where nobody else could.
+    pub(crate) lost: Option<watch::Receiver<bool>>,
 }
 
 /// Runs a server until the run is over; blocks the calling thread.
@@ -103,10 +118,24 @@ pub fn serve(options: ServerOptions) -> Result<Ended, ServerError> {
         return Err(ServerError::NothingToTrace);
     }
     let identity = Identity::load(&options.keys, slackline_net::Role::Server)?;
-    let lease = Duration::from_secs_f64(config.cluster.lease_s);
-    let network = Settings::new(&config.transport, lease);
+    let network = Settings::new(&config.transport, Duration::from_secs_f64(config.cluster.lease_s));
     let folder = state_folder(&options.resolved, &options.out, options.index);
-    let mut found = find(&options, &folder)?;
+    let found = find(&options, &folder)?;
+    let net = NetworkThread::start(&format!("server {}", options.index.0))?;
+    let ground = Ground { net, identity, network, listener: None, lost: None };
+    work(options, found, ground)
+}
+
+/// Runs a server with what was found of it, until the run is over or it leads no more.
+///
+/// # Errors
+/// [`ServerError`].
+pub(crate) fn work(options: ServerOptions, mut found: Found, ground: Ground) -> Result<Ended, ServerError> {
+    let Ground { net, identity, network, listener, lost } = ground;
+    let config = &options.resolved.config;
+    let lease = Duration::from_secs_f64(config.cluster.lease_s);
+    let folder = state_folder(&options.resolved, &options.out, options.index);
+    let coordinates = options.index == config.coordinator();
     let at = checkpoints_at(&options.resolved, &options.out);
     let from = options.resume.as_ref().map(|from| from_of(from, at.as_deref())).transpose()?;
     let resumed = match &from {
@@ -116,22 +145,22 @@ pub fn serve(options: ServerOptions) -> Result<Ended, ServerError> {
         None => None,
     };
     let goes_on = found.kept.is_some() || resumed.is_some();
-    if let (Some(at), Some(resumed), ServerId(0), None) = (&at, &resumed, options.index, &found.kept) {
+    if let (Some(at), Some(resumed), true, None) = (&at, &resumed, coordinates, &found.kept) {
         saver::may_follow(at, resumed, &options.resolved).map_err(ServerError::Resume)?;
     }
-    if let (Some(at), ServerId(0), false) = (&at, options.index, goes_on) {
+    if let (Some(at), true, false) = (&at, coordinates, goes_on) {
         saver::clear(at, options.fresh).map_err(ServerError::Resume)?;
     }
-    let results = match options.index {
-        ServerId(0) if goes_on => Some(Results::go_on(&options.out, &options.resolved.to_toml())?),
-        ServerId(0) => Some(Results::begin(&options.out, &options.resolved.to_toml())?),
-        _ => None,
+    let results = match (coordinates, goes_on) {
+        (true, true) => Some(Results::go_on(&options.out, &options.resolved.to_toml())?),
+        (true, false) => Some(Results::begin(&options.out, &options.resolved.to_toml())?),
+        (false, _) => None,
     };
-    let net = NetworkThread::start(&format!("server {}", options.index.0))?;
     let (listener, links) = {
         let _within = net.handle().enter();
         let links = Links::new(&identity, &network, options.addresses.clone(), lease)?;
-        (Listener::bind(options.bind, &identity, &network)?, Arc::new(links))
+        let bind = || Listener::bind(options.bind, &identity, &network);
+        (listener.map_or_else(bind, Ok)?, Arc::new(links))
     };
     if config.servers > 1 && config.sync.is_none() && options.addresses.are_missing() {
         return Err(ServerError::NoAddresses(config.servers));
@@ -167,16 +196,24 @@ pub fn serve(options: ServerOptions) -> Result<Ended, ServerError> {
         network,
         config_hash: surroundings.config_hash,
         payload_max: payload_max(all.values().map(|settings| settings.keys)),
+        standstill: Mutex::default(),
     });
     let ServerOptions { index, resolved, out, trace, ready, keeps, .. } = options;
     let settings = control_settings(index, &resolved, boot_number(began));
     let machine = control_of(settings, &mut found, resumed)?;
+    let ledger = match found.ledger.take() {
+        Some(mut ledger) => {
+            let snapshot = machine.0.state().map_err(|error| ServerError::Resume(error.to_string()))?;
+            net.block_on(async move { ledger.keep(Keep::Snapshot(&snapshot)).await.map(|()| Some(ledger)) })??
+        }
+        None => None,
+    };
     if let (Some(saver), Some(run)) = (&saver, machine.0.run()) {
         saver.belongs_to(run);
     }
     let home = Home::new(&resolved, shared.clone(), surroundings.clone(), trace.then_some(out));
     let threads = home.threads();
-    let daemon = Daemon::new(machine, resolved, identity, home, results, found.ledger);
+    let daemon = Daemon::new(machine, resolved, identity, home, results, Memory { ledger, lost });
     ready(listener.local_address());
     let outcome = net.block_on(daemon.run(listener, events, words))?;
     net.stop();
@@ -235,16 +272,17 @@ fn find(options: &ServerOptions, folder: &Path) -> Result<Found, ServerError> {
     let mut holds = Vec::new();
     for (shard, found) in if on_disk { journal::find(folder)? } else { BTreeMap::new() } {
         if found.opening.config_hash != options.resolved.hash() {
-            return Err(ledger::LedgerError::OtherRun { path: folder.to_owned() }.into());
+            return Err(LedgerError::OtherRun { path: folder.to_owned() }.into());
         }
         holds.push(Holding { shard, generation: found.opening.generation, is_whole: true, on_disk: true });
     }
-    let keeps = options.index == ServerId(0) && options.keeps != Keeps::Nothing && config.sync.is_none();
+    let keeps =
+        options.index == config.coordinator() && options.keeps != Keeps::Nothing && config.sync.is_none();
     let (ledger, kept) = match keeps {
         true => {
             let stamp = options.resolved.hash().to_le_bytes();
-            let (ledger, kept) = Ledger::open(folder, &stamp, on_disk)?;
-            (Some(ledger), kept)
+            let (ledger, kept) = Local::open(folder, &stamp, on_disk)?;
+            (Some(Ledger::Local(ledger)), kept)
         }
         false => (None, None),
     };
@@ -271,9 +309,6 @@ fn control_of(
         }
         _ => Control::new(settings, Moment(0)),
     };
-    if let Some(ledger) = &mut found.ledger {
-        ledger.snapshot(&control.state().map_err(failed)?)?;
-    }
     Ok((control, effects))
 }
 

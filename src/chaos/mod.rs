@@ -24,6 +24,7 @@ use slackline_worker::dataset::{self, DataSettings};
 
 use crate::cli::ChaosArgs;
 use crate::failure::{Failure, WORLD};
+use crate::launch::refuse_apart;
 use crate::{configuration, keys, print, say, sweep};
 use cluster::Site;
 use measure::Measured;
@@ -47,6 +48,7 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<u8, Failure> {
     let (scale, sets) = scale_of(&args.sets)?;
     let plan = Plan::read(&args.plan, scale.as_deref()).map_err(Failure::user)?;
     let setup = Setup::new(args, sets, &plan)?;
+    refuse_apart(&setup.resolved.config)?;
     let Config { workers, servers, .. } = setup.resolved.config;
     let faults = draw(&plan, args.seed, workers, servers);
     let keys = keys::throw_away(&std::env::temp_dir())

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use slackline_core::config::Steps;
-use slackline_core::ids::{BatchIndex, Clock, Generation, Moment};
+use slackline_core::ids::{BatchIndex, Clock, Generation, Moment, ServerId};
 use slackline_core::partition::Partition;
 use slackline_core::wire::RefusalCode;
 use slackline_worker_core::{Effect, Event, GroupSettings, Settings, Worker, WorkerError};
@@ -52,6 +52,7 @@ fn settings(scenario: &Scenario) -> Settings {
         partition: Partition::new(layout.len(), 1, 1),
         layout,
         config_hash: 1,
+        coordinator: ServerId(0),
         data_hash: 1,
         sample_count: scenario.samples,
         batch_count: scenario.unit_count(),

@@ -316,6 +316,7 @@ fn control_settings(scenario: &Scenario) -> ControlSettings {
         disk: Vec::new(),
         on_disk: false,
         stop_on_bad_gradient: false,
+        coordinator_at: ServerId(0),
         coordinator: Some(CoordinatorSettings {
             policy: PolicySpec::Bsp,
             cut: cut(scenario),

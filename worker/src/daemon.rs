@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use slackline_core::collective::buckets;
 use slackline_core::config::{Config, OnBadGradient, OnNorm, Resolved};
-use slackline_core::ids::{BatchIndex, Clock, KeyRange, Moment};
+use slackline_core::ids::{BatchIndex, Clock, KeyRange, Moment, ServerId};
 use slackline_core::optimizer::Rule;
 use slackline_core::schedule::DataOrder;
 use slackline_core::wire::RefusalCode;
@@ -154,6 +154,10 @@ pub fn run(options: WorkerOptions) -> Result<(), WorkerFailure> {
         Road::Servers(Box::new(servers(config, &dataset, log.transpose()?)))
     };
     let partition = config.partition();
+    let mut addresses: Vec<_> = addresses.into_iter().map(|address| vec![address]).collect();
+    if config.coordinator() != ServerId(0) {
+        addresses.push(config.cluster.coordinators.clone());
+    }
     let links = Links::new(Connector::new(&identity, &network)?, addresses, network, &partition, events);
     let worker = Worker::new(settings, Moment(0));
     let driver = Driver::new(Base::new(worker, Instant::now(), links, loader, compute), road);
@@ -249,6 +253,7 @@ fn worker_settings(
     slackline_worker_core::Settings {
         partition: config.partition(),
         layout: config.layout(),
+        coordinator: config.coordinator(),
         config_hash: resolved.hash(),
         data_hash: dataset.fingerprint(),
         sample_count: dataset.train.len() as u64,

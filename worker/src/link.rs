@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use slackline_core::config::timers;
 use slackline_core::ids::{Sequence, ServerId, ShardId};
 use slackline_core::partition::Partition;
@@ -70,7 +72,8 @@ struct Link {
 #[derive(Debug)]
 pub(crate) struct Links {
     connector: Arc<Connector>,
-    addresses: Vec<String>,
+    /// Where each server may be: one address, or one for each candidate for the coordinator, which stands behind the servers.
+    addresses: Vec<Vec<String>>,
     network: Settings,
     events: mpsc::Sender<Tagged>,
     links: BTreeMap<ServerId, Link>,
@@ -85,7 +88,7 @@ pub(crate) struct Links {
 impl Links {
     pub(crate) fn new(
         connector: Connector,
-        addresses: Vec<String>,
+        addresses: Vec<Vec<String>>,
         network: Settings,
         partition: &Partition,
         events: mpsc::Sender<Tagged>,
@@ -103,9 +106,9 @@ impl Links {
         }
     }
 
-    /// The address of a server, as the configuration gives it.
-    pub(crate) fn address_of(&self, server: ServerId) -> &str {
-        self.addresses.get(server.0 as usize).map_or("", String::as_str)
+    /// The addresses that a server may be at, as the configuration gives them, for people.
+    pub(crate) fn address_of(&self, server: ServerId) -> String {
+        self.addresses.get(server.0 as usize).map_or_else(String::new, |addresses| addresses.join(" or "))
     }
 
     /// Whether an event belongs to the present connection.
@@ -115,7 +118,7 @@ impl Links {
 
     pub(crate) fn connect(&mut self, server: ServerId) {
         self.disconnect(server);
-        let address = self.address_of(server).to_owned();
+        let addresses = self.addresses.get(server.0 as usize).cloned().unwrap_or_default();
         let link = self.links.entry(server).or_default();
         link.number += 1;
         let (outgoing, waiting) = mpsc::channel(OUTGOING_PER_SHARD * self.shards + OUTGOING_MORE);
@@ -125,7 +128,7 @@ impl Links {
         let task = Task {
             server,
             number: link.number,
-            address,
+            addresses,
             connector: self.connector.clone(),
             network: self.network,
             events: self.events.clone(),
@@ -231,7 +234,7 @@ fn attempt(network: &Settings) -> Duration {
 struct Task {
     server: ServerId,
     number: u64,
-    address: String,
+    addresses: Vec<String>,
     connector: Arc<Connector>,
     network: Settings,
     events: mpsc::Sender<Tagged>,
@@ -248,10 +251,9 @@ impl Task {
 
     async fn run(self, waiting: mpsc::Receiver<Outgoing<ToServer>>) {
         let server = self.server;
-        let connection = match self.connector.connect(&self.address, attempt(&self.network)).await {
+        let connection = match self.connect().await {
             Ok(connection) => connection,
-            Err(error) => {
-                let (reason, fatal) = (error.to_string(), !error.is_retryable());
+            Err((reason, fatal)) => {
                 self.tell(Event::ConnectFailed { server, reason, fatal }).await;
                 return;
             }
@@ -271,6 +273,26 @@ impl Task {
             }
         }
         self.tell(Event::Lost { server }).await;
+    }
+
+    /// The connection, or why there is none and whether that can never be otherwise. Several addresses are tried at once: all candidates
+    /// for the coordinator but one turn this worker away, and one that is frozen says nothing.
+    async fn connect(&self) -> Result<Connection, (String, bool)> {
+        let within = attempt(&self.network);
+        let mut attempts: FuturesUnordered<_> =
+            self.addresses.iter().map(|address| self.connector.connect(address, within)).collect();
+        let (mut reasons, mut fatal) = (Vec::new(), true);
+        while let Some(outcome) = attempts.next().await {
+            match outcome {
+                Ok(connection) => return Ok(connection),
+                Err(error) => {
+                    fatal &= !error.is_retryable();
+                    reasons.push(error.to_string());
+                }
+            }
+        }
+        reasons.sort_unstable();
+        Err((reasons.join("; "), fatal))
     }
 
     async fn read(&self, mut receiver: ControlReceiver) {
@@ -401,7 +423,7 @@ mod tests {
         let connector = Connector::new(&Identity::load(&folder, Role::Worker).unwrap(), &settings).unwrap();
         let partition = Partition::new(16 * 2 * 256, 2, shards_per_server);
         let (events, _) = mpsc::channel(1);
-        Links::new(connector, vec!["127.0.0.1:1".to_owned(); 2], settings, &partition, events)
+        Links::new(connector, vec![vec!["127.0.0.1:1".to_owned()]; 2], settings, &partition, events)
     }
 
     #[tokio::test]

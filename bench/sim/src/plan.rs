@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use slackline_core::config::{OnBadGradient, OnNorm, Resolved};
+use slackline_core::config::{OnBadGradient, OnNorm, Resolved, Store};
 use slackline_core::layout::Layout;
 use slackline_core::model::DatasetSpec;
 use slackline_core::partition::Partition;
@@ -35,6 +35,8 @@ const FASHION_SAMPLES: u64 = 60_000;
 /// The configuration, with the recorded times in it where it names a file of them.
 pub(crate) fn with_recorded_times(resolved: &Resolved) -> Result<Resolved, SimFailure> {
     let mut resolved = resolved.clone();
+    // Nothing is lost for good in virtual time but what an incident says: server 0 coordinates.
+    resolved.config.cluster.store = Store::Local;
     let is_empty =
         matches!(&resolved.config.stragglers.slowness, Slowness::Recorded { seconds } if seconds.is_empty());
     if let (true, Some(file)) = (is_empty, &resolved.config.stragglers_file) {
@@ -163,6 +165,7 @@ impl Plan {
         slackline_worker_core::Settings {
             partition: self.partition.clone(),
             layout: self.layout.as_ref().clone(),
+            coordinator: config.coordinator(),
             config_hash: self.config_hash,
             data_hash: self.data_hash,
             sample_count: self.sample_count,

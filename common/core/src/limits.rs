@@ -11,6 +11,9 @@ pub const TEXT_BYTES_MAX: usize = 1024;
 /// Servers of a run.
 pub const SERVER_COUNT_MAX: u32 = 1024;
 
+/// Most candidates for the coordinator: everyone who looks for it calls all of them at once.
+pub const COORDINATOR_COUNT_MAX: usize = 7;
+
 /// Shards of one server that it begins with; as many more can move to it as [`PLACES_MAX`] has room for.
 pub const SHARDS_PER_SERVER_MAX: u32 = 256;
 

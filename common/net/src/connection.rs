@@ -31,6 +31,8 @@ pub enum CloseCode {
     Refused,
     /// The process is ending before its work is done.
     Stopped,
+    /// This candidate for the coordinator does not lead: another one has the answer.
+    StandsBy,
     /// A code that this version does not know.
     Unknown,
 }
@@ -43,6 +45,7 @@ impl CloseCode {
             2 => Self::Malformed,
             3 => Self::Refused,
             4 => Self::Stopped,
+            5 => Self::StandsBy,
             _ => Self::Unknown,
         }
     }
@@ -54,7 +57,8 @@ impl CloseCode {
             Self::Malformed => 2,
             Self::Refused => 3,
             Self::Stopped => 4,
-            Self::Unknown => 5,
+            Self::StandsBy => 5,
+            Self::Unknown => 6,
         })
     }
 }
@@ -67,6 +71,7 @@ impl fmt::Display for CloseCode {
             Self::Malformed => "malformed",
             Self::Refused => "refused",
             Self::Stopped => "stopped",
+            Self::StandsBy => "stands by",
             Self::Unknown => "unknown",
         })
     }

@@ -347,7 +347,7 @@ impl ConnectionError {
     pub const fn is_lost(&self) -> bool {
         match self {
             Self::TimedOut | Self::Restarted | Self::Transport { .. } => true,
-            Self::Closed { code, .. } => matches!(code, CloseCode::Vanished),
+            Self::Closed { code, .. } => matches!(code, CloseCode::Vanished | CloseCode::StandsBy),
             Self::ClosedHere | Self::StreamAbandoned | Self::Torn | Self::Wire(_) => false,
         }
     }

@@ -164,14 +164,21 @@ impl Store {
             .map_err(|error| damaged(Damage::NotAPart { file: name, why: error.to_string() }))
     }
 
-    /// Makes a checkpoint of parts that were written: from here on it exists. Then removes older ones, so that the newest `keep` (at least
-    /// one) are left, and whatever unfinished ones have left behind. Committing the same manifest twice is fine.
+    /// [`Self::put`], then [`Self::tidy`]: for whoever is the only one that commits here.
+    ///
+    /// # Errors
+    /// As [`Self::put`]. What only keeps older ones from being removed is in [`Committed::left`].
+    pub async fn commit(&self, manifest: &Manifest, keep: usize) -> Result<Committed, CheckpointError> {
+        self.put(manifest).await?;
+        Ok(self.tidy(manifest.number, keep).await)
+    }
+
+    /// Makes a checkpoint of parts that were written: from here on it exists. Doing so twice with the same manifest is fine.
     ///
     /// # Errors
     /// The manifest does not fit together; a part is missing or of another size; the place holds checkpoints of another run
-    /// ([`Damage::OtherRun`]), or this number or a higher one ([`CheckpointError::Taken`]); or it cannot be written. What only keeps older
-    /// ones from being removed is in [`Committed::left`].
-    pub async fn commit(&self, manifest: &Manifest, keep: usize) -> Result<Committed, CheckpointError> {
+    /// ([`Damage::OtherRun`]), or this number or a higher one ([`CheckpointError::Taken`]); or it cannot be written.
+    pub async fn put(&self, manifest: &Manifest) -> Result<(), CheckpointError> {
         let number = manifest.number;
         let file = manifest_file(number);
         let bytes = manifest.encode(&self.place.name(&file))?;
@@ -188,9 +195,15 @@ impl Store {
                 return Err(self.taken(number, number));
             }
         }
+        Ok(())
+    }
+
+    /// After checkpoint `newest`: removes older ones, so that the newest `keep` (at least one) are left, and whatever unfinished ones have
+    /// left behind. Only for who is sure that everyone who goes on with the run knows of `newest`.
+    pub async fn tidy(&self, newest: u64, keep: usize) -> Committed {
         let mut removed = 0;
-        let left = self.remove_older(number, keep, &mut removed).await.err();
-        Ok(Committed { removed, left })
+        let left = self.remove_older(newest, keep, &mut removed).await.err();
+        Committed { removed, left }
     }
 
     /// Whether a manifest that is there is of the same cut with the same parts. One who was killed before it knew, and begins again, says

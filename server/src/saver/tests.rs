@@ -97,6 +97,24 @@ fn what_is_saved_and_committed_comes_back_with_its_hash() {
     assert_eq!(manifest.coordinator["next"].as_f64(), Some(0.1));
 }
 
+// A coordinator that was deposed meanwhile may have committed the second: its successor goes on with the first.
+#[test]
+fn an_older_checkpoint_stays_until_the_commit_of_the_newer_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().join("checkpoints").display().to_string();
+    let resolved = resolved(&[("checkpoint.keep", "1")]);
+    let states = states(&resolved, |key| key as f32);
+    let mut saved = saver(&resolved, &at, None);
+    saved.checkpoint(1, &states);
+    saved.checkpoint(2, &states);
+    let first = &states[0];
+    assert_eq!(saved.saver.load(first.shard, first.keys, 1).unwrap().hash(), first.hash());
+    saved.saver.tidy(2);
+    saved.end();
+    let committed = std::fs::read_dir(&at).unwrap().count();
+    assert_eq!((committed, resume(&at, &resolved).unwrap().number), (1, 2));
+}
+
 #[test]
 fn a_run_that_goes_on_elsewhere_loads_from_where_it_was_until_it_has_its_own() {
     let folder = tempfile::tempdir().unwrap();

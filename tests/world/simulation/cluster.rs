@@ -49,6 +49,7 @@ impl World {
             disk,
             on_disk: scenario.durability == Durability::Disk,
             stop_on_bad_gradient: true,
+            coordinator_at: ServerId(0),
             coordinator: (index == 0).then_some(CoordinatorSettings {
                 sync: None,
                 policy: scenario.policy,

@@ -77,6 +77,7 @@ impl World {
         let settings = Settings {
             partition: self.partition.clone(),
             layout: layout.clone(),
+            coordinator: ServerId(0),
             config_hash: 1,
             data_hash: 1,
             sample_count: scenario.samples,

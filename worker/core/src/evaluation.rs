@@ -7,7 +7,7 @@ use slackline_core::wire::{Evaluated, Pull, PullKind, Served, ToServer};
 
 use crate::effect::Effect;
 use crate::iteration::OpenPull;
-use crate::worker::{COORDINATOR, Worker};
+use crate::worker::Worker;
 
 /// The one evaluation that can be under way.
 #[derive(Clone, Debug, Default)]
@@ -123,7 +123,7 @@ impl Worker {
                     return self.tell_evaluated(evaluated, effects);
                 }
                 self.evaluated.push((evaluated.clone(), self.coordinator_mark()));
-                self.send(COORDINATOR, ToServer::Evaluated(evaluated), effects);
+                self.send(self.settings.coordinator, ToServer::Evaluated(evaluated), effects);
             }
             Evaluation::Forgotten => self.evaluation = Evaluation::Free,
             _ => {}
@@ -137,7 +137,7 @@ impl Worker {
             *sent = mark;
         }
         for (evaluated, _) in self.evaluated.clone() {
-            self.send(COORDINATOR, ToServer::Evaluated(evaluated), effects);
+            self.send(self.settings.coordinator, ToServer::Evaluated(evaluated), effects);
         }
     }
 

@@ -10,7 +10,7 @@ use crate::effect::Effect;
 use crate::error::WorkerError;
 use crate::notice::Notice;
 use crate::session::State;
-use crate::worker::{COORDINATOR, Member, Worker};
+use crate::worker::{Member, Worker};
 
 /// A clock above this is no count of iterations, and adding to it could overflow.
 pub(crate) const CLOCK_MAX: u64 = 1 << 62;
@@ -36,7 +36,7 @@ impl Worker {
         let Some(session) = self.sessions.get_mut(&server) else { return Ok(()) };
         if self.member.is_some() {
             self.register(server, effects);
-        } else if server == COORDINATOR {
+        } else if server == self.settings.coordinator {
             let join = Join {
                 layout_hash: self.settings.layout.hash(),
                 config_hash: self.settings.config_hash,
@@ -72,10 +72,10 @@ impl Worker {
         }
         let clock = self.clock;
         effects.push(Effect::Notice(Notice::Joined { worker, incarnation, clock }));
-        self.register(COORDINATOR, effects);
+        self.register(self.settings.coordinator, effects);
         let now = self.now;
         for (other, session) in &mut self.sessions {
-            if *other != COORDINATOR {
+            if *other != self.settings.coordinator {
                 session.want(now);
                 session.connect_if_due(now, effects);
             }
@@ -158,7 +158,7 @@ impl Worker {
         self.settle_arrivals(server);
         let shards = self.shards_on(server);
         self.resume(server, &shards, effects);
-        if server == COORDINATOR {
+        if server == self.settings.coordinator {
             self.resume_evaluated(effects);
             self.resume_asking(effects);
         }
@@ -168,7 +168,7 @@ impl Worker {
 
     /// The first work is asked for when every server that the worker needs has registered it.
     pub(crate) fn begin_asking(&mut self, effects: &mut Vec<Effect>) {
-        let is_ready = self.is_registered(COORDINATOR)
+        let is_ready = self.is_registered(self.settings.coordinator)
             && self.owners().into_iter().all(|server| self.is_registered(server));
         if is_ready && !self.asking.has_begun() && !self.is_grouped() {
             self.ask(self.clock, effects);
@@ -233,7 +233,7 @@ impl Worker {
         if let Some(clock) = clock {
             // This one counts even if it is lower: the others have perhaps not come so far yet.
             self.clock = Clock(0);
-            self.adopt(COORDINATOR, clock)?;
+            self.adopt(self.settings.coordinator, clock)?;
         }
         self.finished = false;
         self.cycle.entered_after = self.cycle.sequence;
@@ -241,7 +241,8 @@ impl Worker {
         let owners = self.owners();
         for (server, session) in &mut self.sessions {
             // A server that has nothing of this worker never shows that it has heard.
-            session.entering = (*server == COORDINATOR || owners.contains(server)).then_some(clock);
+            session.entering =
+                (*server == self.settings.coordinator || owners.contains(server)).then_some(clock);
             if session.is_registered() {
                 session.send(ToServer::Enter { clock }, now, effects);
             }
@@ -265,7 +266,7 @@ impl Worker {
         for session in self.sessions.values_mut() {
             session.close(now, effects);
         }
-        if let Some(coordinator) = self.sessions.get_mut(&COORDINATOR) {
+        if let Some(coordinator) = self.sessions.get_mut(&self.settings.coordinator) {
             coordinator.retry(&self.settings, now, effects);
         }
     }

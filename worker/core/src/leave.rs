@@ -9,7 +9,7 @@ use slackline_core::wire::{Leave, Outcome, Text, ToServer};
 use crate::effect::Effect;
 use crate::error::WorkerError;
 use crate::session::State;
-use crate::worker::{COORDINATOR, Worker};
+use crate::worker::Worker;
 
 /// How long the answers to a step are waited for by a worker that was told to end. Whoever starts workers gives them five seconds.
 const STEP_WAIT: Duration = Duration::from_millis(2500);
@@ -71,7 +71,7 @@ impl Worker {
         if self.leaving.is_some() {
             return;
         }
-        if self.asking.has_result() && self.is_registered(COORDINATOR) {
+        if self.asking.has_result() && self.is_registered(self.settings.coordinator) {
             self.ask(self.clock, effects);
         }
         let unfinished =
@@ -102,13 +102,14 @@ impl Worker {
         let registered = self.sessions.iter().filter(|(_, session)| session.is_registered());
         let awaited: BTreeSet<ServerId> = registered.map(|(server, _)| *server).collect();
         let (mut untold, is_done) = (awaited.clone(), awaited.is_empty());
-        if untold.remove(&COORDINATOR) {
+        let coordinator = self.settings.coordinator;
+        if untold.remove(&coordinator) {
             // Only one server may count what has happened since the last report.
             let report = Some(self.record.take(now, self.ledger.take()));
-            self.say_leave(COORDINATOR, Leave { outcome: outcome.clone(), report }, effects);
+            self.say_leave(coordinator, Leave { outcome: outcome.clone(), report }, effects);
         }
         let deadline = now.after(GOODBYE_WAIT);
-        let waits = awaited.contains(&COORDINATOR);
+        let waits = awaited.contains(&coordinator);
         self.leaving = Some(Leaving { deadline, outcome, untold, awaited, result });
         if !waits {
             self.tell_others(effects);
@@ -138,7 +139,7 @@ impl Worker {
         if let Some(session) = self.sessions.get_mut(&server) {
             session.state = State::Closed;
         }
-        if server == COORDINATOR {
+        if server == self.settings.coordinator {
             self.tell_others(effects);
         }
         if let Some(leaving) = &mut self.leaving {

@@ -13,7 +13,7 @@ use crate::effect::Effect;
 use crate::error::WorkerError;
 use crate::notice::Notice;
 use crate::session::Session;
-use crate::worker::{COORDINATOR, Worker};
+use crate::worker::Worker;
 
 /// Where one shard is.
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ impl Worker {
 
     /// Whether the worker cannot go on without a server: it has shards, or is the coordinator. Copies it can do without.
     pub(crate) fn needs(&self, server: ServerId) -> bool {
-        server == COORDINATOR || self.shards.values().any(|home| home.server == server)
+        server == self.settings.coordinator || self.shards.values().any(|home| home.server == server)
     }
 
     /// The servers with shards.
@@ -64,7 +64,7 @@ impl Worker {
         places: Vec<Placed>,
         effects: &mut Vec<Effect>,
     ) -> Result<(), WorkerError> {
-        if server != COORDINATOR {
+        if server != self.settings.coordinator {
             return Err(WorkerError::OutOfPlace { server, what: "a place of a shard" });
         }
         let mut arrivals = BTreeSet::new();

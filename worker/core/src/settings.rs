@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use slackline_core::config::Steps;
+use slackline_core::ids::ServerId;
 use slackline_core::layout::Layout;
 use slackline_core::partition::Partition;
 
@@ -13,6 +14,8 @@ pub struct Settings {
     pub partition: Partition,
     /// The model's tensors: its fingerprint must be that of the servers, and its names go into what the user reads.
     pub layout: Layout,
+    /// The server that decides about membership and hands out work; with its memory in etcd it is none of those with shards.
+    pub coordinator: ServerId,
     /// Fingerprint of the configuration.
     pub config_hash: u64,
     /// Fingerprint of the training data.

@@ -9,7 +9,7 @@ use crate::evaluation::Evaluation;
 use crate::iteration::OpenPull;
 use crate::notice::{Notice, PeerWait, WaitKind};
 use crate::session::{Session, State};
-use crate::worker::{COORDINATOR, Worker};
+use crate::worker::Worker;
 
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,9 +114,9 @@ impl Worker {
         }
         self.add_group(&mut waits);
         if let Some(since) = self.asking.quiet_since
-            && self.is_registered(COORDINATOR)
+            && self.is_registered(self.settings.coordinator)
         {
-            add(&mut waits, Subject::Server(COORDINATOR, WaitKind::Work), since, None);
+            add(&mut waits, Subject::Server(self.settings.coordinator, WaitKind::Work), since, None);
         }
         waits
     }
@@ -129,9 +129,9 @@ impl Worker {
             add(waits, Subject::Peers(generation, what), since, None);
         }
         if let Some(since) = self.group.waits_for_group()
-            && self.is_registered(COORDINATOR)
+            && self.is_registered(self.settings.coordinator)
         {
-            add(waits, Subject::Server(COORDINATOR, WaitKind::Group), since, None);
+            add(waits, Subject::Server(self.settings.coordinator, WaitKind::Group), since, None);
         }
     }
 

@@ -12,7 +12,7 @@ use slackline_core::wire::{Ask, BatchResult, Fate, ToServer, Work};
 
 use crate::effect::Effect;
 use crate::error::WorkerError;
-use crate::worker::{COORDINATOR, Worker};
+use crate::worker::Worker;
 
 /// Works that may wait; the coordinator never gives more than one ahead and one that ends it.
 const WORK_COUNT_MAX: usize = 4;
@@ -131,7 +131,7 @@ impl Worker {
         let ask = Ask { clock, results: self.asking.results.iter().copied().collect(), report };
         self.asking.last = Some(ask.clone());
         self.asking.answered = false;
-        self.send(COORDINATOR, ToServer::Ask(ask), effects);
+        self.send(self.settings.coordinator, ToServer::Ask(ask), effects);
     }
 
     /// Reports the last batch when no further iteration does it, with all that was counted: it can be the last ask of the run.
@@ -156,14 +156,14 @@ impl Worker {
             self.asking.last = Some(ask.clone());
         }
         self.asking.mark = self.coordinator_mark();
-        self.send(COORDINATOR, ToServer::Ask(ask), effects);
+        self.send(self.settings.coordinator, ToServer::Ask(ask), effects);
     }
 
     /// Takes back what was reported and perhaps never heard, before all that was asked is forgotten. What is known to be heard stays
     /// where it is, since whoever joins again is not recognized by its reports.
     pub(crate) fn recover_reports(&mut self) {
         let heard = |worker: &Self, mark| {
-            worker.sessions.get(&COORDINATOR).is_some_and(|session| session.has_heard(mark))
+            worker.sessions.get(&worker.settings.coordinator).is_some_and(|session| session.has_heard(mark))
         };
         if !self.asking.answered && !heard(self, self.asking.mark) {
             let report = self.asking.last.take().and_then(|ask| ask.report);
@@ -180,7 +180,7 @@ impl Worker {
 
     /// What [`Session::has_heard`](crate::session::Session::has_heard) takes, for a message to the coordinator that is sent now.
     pub(crate) fn coordinator_mark(&self) -> u64 {
-        self.sessions.get(&COORDINATOR).map_or(0, |session| session.mark())
+        self.sessions.get(&self.settings.coordinator).map_or(0, |session| session.mark())
     }
 
     /// Whether there is nothing to do before the next work comes.
@@ -198,7 +198,7 @@ impl Worker {
         work: Work,
         effects: &mut Vec<Effect>,
     ) -> Result<(), WorkerError> {
-        if server != COORDINATOR {
+        if server != self.settings.coordinator {
             return Err(WorkerError::OutOfPlace { server, what: "work" });
         }
         if self.is_grouped() {

@@ -22,9 +22,6 @@ use crate::settings::Settings;
 use crate::waits::Reported;
 use crate::work::Asking;
 
-/// The server that decides about membership and hands out work.
-pub(crate) const COORDINATOR: ServerId = ServerId(0);
-
 /// What the coordinator made of this worker.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Member {
@@ -79,9 +76,9 @@ impl Worker {
             partition.shards().map(|(shard, keys)| (shard, Home::new(partition.server_of(shard), keys)));
         // In an allreduce the servers hold nothing.
         let shards: BTreeMap<_, _> = shards.filter(|_| settings.group.is_none()).collect();
-        let mut coordinator = Session::new(COORDINATOR, now);
+        let mut coordinator = Session::new(settings.coordinator, now);
         coordinator.want(now);
-        let mut sessions = BTreeMap::from([(COORDINATOR, coordinator)]);
+        let mut sessions = BTreeMap::from([(settings.coordinator, coordinator)]);
         let copies = 0..if settings.has_copies { partition.server_count() } else { 0 };
         let owners = shards.values().map(|home: &Home| home.server);
         for server in owners.chain(copies.map(ServerId)) {
@@ -368,7 +365,7 @@ impl Worker {
     /// run can go on without that server's shards is known to the coordinator; if that cannot be reached either, nobody knows.
     fn patience(&self, session: &Session) -> Option<Duration> {
         let is_new = !session.was_registered() && self.needs(session.server);
-        (is_new || session.server == COORDINATOR).then_some(self.settings.connect_timeout)
+        (is_new || session.server == self.settings.coordinator).then_some(self.settings.connect_timeout)
     }
 
     /// A server will not have the worker yet.

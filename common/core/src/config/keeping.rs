@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::problem::Fault;
 use super::resolve::Entries;
 use super::rules::is_allreduce;
-use super::timers::PROMOTION;
+use super::timers::{self, PROMOTION};
 
 /// What a place for checkpoints may be.
 const CHECKPOINT_PLACE: &str = "a folder, file:///folder or s3://bucket/prefix";
@@ -16,6 +16,7 @@ pub(super) fn keeping(rule: &mut impl FnMut(&[&str], &dyn Fn(&Entries) -> Option
     rule(&["cluster.replicas", "servers", "sync.method"], &copies);
     rule(&["cluster.durability", "cluster.replicas", "sync.method"], &replicated);
     rule(&["cluster.connect_timeout_s", "cluster.lease_s", "cluster.replicas", "sync.method"], &search);
+    rule(&["cluster.connect_timeout_s", "cluster.lease_s", "cluster.store", "sync.method"], &takeover);
     rule(&["checkpoint.at"], &|entries| {
         let wrong = !is_checkpoint_place(entries.text("checkpoint.at"));
         wrong.then_some(Fault::NotAStore { expected: CHECKPOINT_PLACE })
@@ -53,6 +54,17 @@ fn search(entries: &Entries) -> Option<Fault> {
         .then_some(Fault::Nesting { inner: "putting a backup in a server's place", inner_s })
 }
 
+/// The same for another coordinator in the place of a lost one.
+fn takeover(entries: &Entries) -> Option<Fault> {
+    let search = Duration::from_secs_f64(entries.float_or("cluster.connect_timeout_s")?);
+    let has_candidates = !is_allreduce(entries) && entries.text("cluster.store") != "local";
+    let takeover = timers::takeover(Duration::from_secs_f64(entries.float("cluster.lease_s")));
+    (has_candidates && search <= takeover).then_some(Fault::Nesting {
+        inner: "putting another coordinator in the place of a lost one",
+        inner_s: takeover.as_secs_f64(),
+    })
+}
+
 fn norm(entries: &Entries) -> Option<Fault> {
     let acts = entries.text("guard.on_norm") != "drop";
     let has_limit = entries.float("guard.norm_max") > 0.0;
@@ -84,7 +96,7 @@ fn is_bucket(name: &str) -> bool {
 }
 
 /// Names with slashes between them and no steps up; empty is one too.
-fn is_path(text: &str) -> bool {
+pub(super) fn is_path(text: &str) -> bool {
     let is_name = |name: &str| {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b'=');
         !name.is_empty() && name != "." && name != ".." && name.bytes().all(allowed)

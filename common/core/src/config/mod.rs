@@ -14,6 +14,7 @@ mod resolve;
 mod rules;
 mod schema;
 mod simulation;
+mod store;
 pub mod timers;
 mod typed;
 mod value;
@@ -24,6 +25,7 @@ pub use render::reference_toml;
 pub use resolve::{DEFAULT_LAYER, Layer, Resolved, SET_LAYER};
 pub use schema::{Absent, KEYS, Key, SECTIONS, VARIABLE_PREFIX, key_of};
 pub use simulation::{Incident, Simulation, What, Whom};
+pub use store::{Etcd, Store};
 pub use timers::Timers;
 pub use value::Value;
 
@@ -31,6 +33,7 @@ use std::time::Duration;
 
 use crate::collective::{Order, Topology};
 use crate::consistency::{DelaySpec, PolicySpec};
+use crate::ids::ServerId;
 use crate::layout::Layout;
 use crate::limits::SHARDS_PER_SERVER_MAX;
 use crate::local::LocalSpec;
@@ -114,6 +117,10 @@ pub struct Cluster {
     pub steps: Steps,
     /// Folder of the servers' own state; none for `state` among the results.
     pub state: Option<String>,
+    /// Where the coordinator's memory is kept.
+    pub store: Store,
+    /// `host:port` of each candidate for the coordinator; empty where server 0 is it.
+    pub coordinators: Vec<String>,
 }
 
 /// What an acknowledged push has reached.
@@ -297,6 +304,12 @@ pub struct Transport {
 }
 
 impl Config {
+    /// Which server coordinates.
+    #[must_use]
+    pub const fn coordinator(&self) -> ServerId {
+        self.cluster.store.coordinator(self.servers)
+    }
+
     /// The layout of the model for the dataset.
     #[must_use]
     pub fn layout(&self) -> Layout {

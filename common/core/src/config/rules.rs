@@ -8,6 +8,7 @@ use super::problem::{Fault, Problem};
 use super::resolve::{Entries, SET_LAYER};
 use super::schema::KEYS;
 use super::simulation::{Incident, Whom};
+use super::store;
 use super::value::Value;
 use crate::collective::Topology;
 use crate::limits::GROUP_COUNT_MAX;
@@ -41,6 +42,7 @@ pub(super) fn check(entries: &Entries, faulty: &BTreeSet<&'static str>) -> Vec<P
     rule(&["sync.listen", "sync.method"], &listen);
     rule(&["sync.advertise", "sync.method"], &advertise);
     keeping(&mut rule);
+    store::check(&mut rule);
     rule(&["stragglers.file", "stragglers.kind"], &recorded);
     rule(&["simulation.incidents", "workers", "servers", "sync.method"], &incidents);
     rule(&["transport.initial_window_bytes", "transport.datagram_bytes"], &initial_window);
@@ -81,7 +83,7 @@ fn addresses(entries: &Entries) -> Option<Fault> {
 
 /// Whether `text` is `name:port`, `1.2.3.4:port` or `[v6]:port`. Whether it leads anywhere, only dialling
 /// tells.
-fn is_address(text: &str) -> bool {
+pub(super) fn is_address(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else { return false };
     let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     if !digits || !port.parse().is_ok_and(|port: u16| port > 0) {

@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::{Cluster, Config};
+use super::{Cluster, Config, Store};
 
 /// Times that a member (a worker at a server, a server at the coordinator) renews its lease within it.
 pub const RENEWALS: u32 = 3;
@@ -48,6 +48,22 @@ pub const ATTEMPT: [Duration; 2] = [Duration::from_millis(500), Duration::from_s
 
 /// The longest pause between two attempts of a server, whatever the lease.
 const SERVER_RETRY_MAX: Duration = Duration::from_secs(1);
+
+/// The shortest life of a lease in etcd: it counts in whole seconds, and takes none that is not well above the time of its own elections.
+const STORE_LEASE_MIN: u64 = 2;
+
+/// How long the leadership of a coordinator in etcd outlives its last renewal: a lease, in whole seconds.
+#[must_use]
+pub fn store_lease(lease: Duration) -> Duration {
+    let seconds = lease.as_secs() + u64::from(lease.subsec_nanos() > 0);
+    Duration::from_secs(seconds.max(STORE_LEASE_MIN))
+}
+
+/// How long putting another coordinator in the place of a lost one may take: until etcd lets its leadership go, and a lease for the change.
+#[must_use]
+pub fn takeover(lease: Duration) -> Duration {
+    store_lease(lease) + lease
+}
 
 /// Bounds of a tick: a clock that is looked at more often costs, and one that is looked at less makes metrics late.
 const TICK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
@@ -91,6 +107,8 @@ pub struct Timers {
     pub gathering: Duration,
     /// A backup is the primary at the latest so long after the last word of the former one.
     pub promotion: Duration,
+    /// How long a coordinator's leadership in etcd outlives its last renewal; none with the local store.
+    pub store_lease: Option<Duration>,
     /// How long a server is looked for.
     pub connect: Duration,
     /// Time between two reports of one wait.
@@ -151,6 +169,7 @@ impl Timers {
             meeting: lease,
             gathering: lease,
             promotion: lease * PROMOTION,
+            store_lease: matches!(cluster.store, Store::Etcd(_)).then(|| store_lease(lease)),
             connect: Duration::from_secs_f64(cluster.connect_timeout_s),
             wait_report: Duration::from_secs_f64(cluster.wait_report_s),
         }
@@ -158,11 +177,11 @@ impl Timers {
 
     /// The table, the shortest first where nothing was set by hand.
     #[must_use]
-    pub fn rows(&self) -> [Timer; 17] {
+    pub fn rows(&self) -> Vec<Timer> {
         let timer = |name, value, from, below| Timer { name, value, from, below };
         let under = |name, value| Some(Below { name, value, or_equal: false });
         let within = |name, value| Some(Below { name, value, or_equal: true });
-        [
+        let mut rows = vec![
             timer("tick", self.tick, "lease / 20, 10 ms to 250 ms", under("keep-alive", self.keep_alive)),
             timer("server retry", self.server_retry, "lease / 8, at most 1 s", under("lease", self.lease)),
             timer("retry", self.retry, "lease / 4, at most 2 s", under("lease", self.lease)),
@@ -180,7 +199,14 @@ impl Timers {
             timer("lease", self.lease, "cluster.lease_s", under("promotion", self.promotion)),
             timer("promotion", self.promotion, "2 leases, at most", under("search", self.connect)),
             timer("search", self.connect, "cluster.connect_timeout_s, else 6 leases", None),
-        ]
+        ];
+        if let Some(store_lease) = self.store_lease {
+            let from = "lease in whole seconds, at least 2 s; renewed three times within it";
+            rows.push(timer("leadership", store_lease, from, under("takeover", takeover(self.lease))));
+            let from = "leadership and a lease, at most";
+            rows.push(timer("takeover", takeover(self.lease), from, under("search", self.connect)));
+        }
+        rows
     }
 
     /// The pairs that do not nest.
@@ -228,6 +254,18 @@ mod tests {
             let timers = timers(&[("cluster.lease_s", lease)]);
             assert_eq!(timers.misfits().count(), 0, "{lease}: {:?}", timers.misfits().collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn with_etcd_a_takeover_ends_before_workers_give_up() {
+        for (lease, leadership) in [("0.5", 2), ("2.0", 2), ("2.5", 3), ("10.0", 10)] {
+            let etcd = [("cluster.store", "\"etcd://a:1\""), ("cluster.coordinators", "[\"b:1\"]")];
+            let timers = timers(&[&etcd[..], &[("cluster.lease_s", lease)]].concat());
+            assert_eq!(timers.store_lease, Some(Duration::from_secs(leadership)), "{lease}");
+            assert_eq!(timers.misfits().count(), 0, "{lease}");
+            assert!(timers.comment().contains("leadership"));
+        }
+        assert!(!timers(&[]).comment().contains("leadership"));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::resolve::Entries;
 use super::simulation::Simulation;
+use super::store;
 use super::timers;
 use super::value::Value;
 use super::{
@@ -54,15 +55,15 @@ impl Config {
 }
 
 fn cluster(entries: &Entries) -> Cluster {
-    let addresses = entries.list("cluster.addresses").iter().filter_map(|value| match value {
-        Value::Text(text) => Some(text.clone()),
-        _ => None,
-    });
+    let texts = |key: &str| {
+        let text = |value: &Value| if let Value::Text(text) = value { Some(text.clone()) } else { None };
+        entries.list(key).iter().filter_map(text).collect::<Vec<_>>()
+    };
     let lease_s = entries.float("cluster.lease_s");
     // An allreduce has no shards that could be copied or kept.
     let has_shards = sync(entries).is_none();
     Cluster {
-        addresses: addresses.collect(),
+        addresses: texts("cluster.addresses"),
         keys: entries.text("cluster.keys").to_owned(),
         lease_s,
         connect_timeout_s: entries
@@ -85,6 +86,8 @@ fn cluster(entries: &Entries) -> Cluster {
             Steps::Parts
         },
         state: given(entries, "cluster.state"),
+        store: store::of(entries),
+        coordinators: if has_shards { texts("cluster.coordinators") } else { Vec::new() },
     }
 }
 

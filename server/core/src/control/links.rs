@@ -146,7 +146,8 @@ impl Control {
     /// Tells the coordinator.
     pub(super) fn say(&mut self, now: Moment, word: ServerWord, effects: &mut Vec<ControlEffect>) {
         if self.settings.coordinator.is_some() {
-            self.with_cluster(|cluster| cluster.word(now, ServerId(0), word));
+            let own = self.settings.server;
+            self.with_cluster(|cluster| cluster.word(now, own, word));
         } else if self.places.is_linked {
             self.places.said = now;
             effects.push(ControlEffect::Coordinator(word));
@@ -206,13 +207,16 @@ impl Control {
         effects: &mut Vec<ControlEffect>,
     ) {
         let Some(cluster) = &mut self.cluster else {
-            let text = format!("{} coordinates no servers; speak to server 0", self.settings.server);
+            let text = format!(
+                "{} coordinates no servers; speak to {}",
+                self.settings.server, self.settings.coordinator_at
+            );
             return self.refuse(session, RefusalCode::OutOfPlace, text, effects);
         };
         if let ServerWord::Here(here) = &word {
             let settings = &self.settings;
             let server = here.server;
-            let problem = if server == ServerId(0) || server.0 >= settings.servers {
+            let problem = if server == settings.server || server.0 >= settings.servers {
                 Some(format!("the run has no {server} but this one"))
             } else if here.layout_hash != settings.layout_hash || here.config_hash != settings.config_hash {
                 Some(format!("{server} has another model or configuration than the run; give all the same"))
@@ -275,7 +279,7 @@ impl Control {
 
     fn carry_out(&mut self, now: Moment, out: Out, effects: &mut Vec<ControlEffect>) {
         match out {
-            Out::Order(ServerId(0), order) => self.ordered(now, order, effects),
+            Out::Order(server, order) if server == self.settings.server => self.ordered(now, order, effects),
             Out::Order(server, order) => {
                 if let Some(session) = self.server_sessions.get(&server).copied() {
                     effects.push(ControlEffect::Send { session, message: ToPeer::Cluster(order) });

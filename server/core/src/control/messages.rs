@@ -150,12 +150,9 @@ impl Control {
 
     fn may_join(&mut self, join: &Join) -> Result<(), (RefusalCode, String)> {
         self.same_run(join.layout_hash, join.config_hash)?;
-        let server = self.settings.server;
+        let (server, at) = (self.settings.server, self.settings.coordinator_at);
         let Some(coordinator) = &mut self.coordinator else {
-            return Err((
-                RefusalCode::OutOfPlace,
-                format!("{server} is not the coordinator; join at server 0"),
-            ));
+            return Err((RefusalCode::OutOfPlace, format!("{server} is not the coordinator; join at {at}")));
         };
         if coordinator.is_over() {
             return Err((RefusalCode::RunOver, "the run is complete".to_owned()));
@@ -200,7 +197,9 @@ impl Control {
             self.refuse(session, code, text, effects);
             return;
         }
-        if !self.settings.shards.is_empty() && !self.places.is_ready() {
+        // A coordinator apart has no shards, and nobody orders it any.
+        let is_apart = self.settings.coordinator.is_some() && self.settings.server.0 >= self.settings.servers;
+        if !self.settings.shards.is_empty() && !is_apart && !self.places.is_ready() {
             let text = format!("{} has not all of its shards yet; come again", self.settings.server);
             self.refuse(session, RefusalCode::NotReady, text, effects);
             return;

@@ -74,7 +74,9 @@ pub struct ControlSettings {
     pub on_disk: bool,
     /// Whether a worker that leaves for a gradient of its own (not finite, beyond the largest norm) ends the run.
     pub stop_on_bad_gradient: bool,
-    /// The coordinator's part; only on server 0.
+    /// The server that coordinates: server 0, or one that has no shards and stands behind the others in the count.
+    pub coordinator_at: ServerId,
+    /// The coordinator's part; only there.
     pub coordinator: Option<CoordinatorSettings>,
 }
 
@@ -96,6 +98,7 @@ impl ControlSettings {
     fn cluster(&self) -> Option<ClusterSettings> {
         let coordinator = self.coordinator.as_ref().filter(|_| !self.shards.is_empty())?;
         Some(ClusterSettings {
+            own: self.server,
             shards: self.shards.clone(),
             servers: self.servers,
             lease: self.lease,

@@ -28,6 +28,7 @@ fn settings(workers: u32) -> ControlSettings {
         disk: Vec::new(),
         on_disk: false,
         stop_on_bad_gradient: false,
+        coordinator_at: ServerId(0),
         coordinator: Some(CoordinatorSettings {
             policy: PolicySpec::Ssp { staleness: 1 },
             cut: Cut { unit: 10, units: 1, proportional: false },

@@ -10,7 +10,7 @@ use crate::effect::Effect;
 use crate::error::WorkerError;
 use crate::join::CLOCK_MAX;
 use crate::notice::Notice;
-use crate::worker::{COORDINATOR, Worker};
+use crate::worker::Worker;
 
 impl Worker {
     /// The coordinator names the group that the worker belongs to from now on.
@@ -21,7 +21,7 @@ impl Worker {
         effects: &mut Vec<Effect>,
     ) -> Result<(), WorkerError> {
         let refuse = |what| WorkerError::OutOfPlace { server, what };
-        if server != COORDINATOR || !self.is_grouped() {
+        if server != self.settings.coordinator || !self.is_grouped() {
             return Err(refuse("a group"));
         }
         if group.generation <= self.group.heard {

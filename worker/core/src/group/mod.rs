@@ -26,7 +26,7 @@ use crate::error::WorkerError;
 use crate::event::Event;
 use crate::ledger::Category;
 use crate::notice::{Notice, PeerWait};
-use crate::worker::{COORDINATOR, Worker};
+use crate::worker::Worker;
 
 use step::{Phase, Step, Unfinished};
 use words::Words;
@@ -236,18 +236,18 @@ impl Worker {
         let ready = Ready { generation, clock, units, measured };
         let since = group.ready.map_or(self.now, |said| said.since);
         group.ready = Some(Said { ready, since });
-        self.send(COORDINATOR, ToServer::Ready(ready), effects);
+        self.send(self.settings.coordinator, ToServer::Ready(ready), effects);
     }
 
     /// The session with the coordinator speaks for this worker again, or for the first time: what it has perhaps not heard is said.
     pub(crate) fn resume_group(&mut self, effects: &mut Vec<Effect>) {
         let trouble = self.group.present.as_ref().and_then(|present| present.trouble.clone());
         match self.group.ready {
-            Some(Said { ready, .. }) => self.send(COORDINATOR, ToServer::Ready(ready), effects),
+            Some(Said { ready, .. }) => self.send(self.settings.coordinator, ToServer::Ready(ready), effects),
             None if self.group.present.is_none() => self.say_ready(None, effects),
             None => {
                 if let Some(trouble) = trouble {
-                    self.send(COORDINATOR, ToServer::Trouble(trouble), effects);
+                    self.send(self.settings.coordinator, ToServer::Trouble(trouble), effects);
                 }
             }
         }
@@ -260,7 +260,7 @@ impl Worker {
         // Whoever has nothing more to do here does not need the others; they say it themselves if they need it.
         if present.trouble.is_none() && !matches!(present.stage, Stage::Measured | Stage::Over) {
             present.trouble = Some(trouble.clone());
-            self.send(COORDINATOR, ToServer::Trouble(trouble), effects);
+            self.send(self.settings.coordinator, ToServer::Trouble(trouble), effects);
         }
     }
 
@@ -271,7 +271,7 @@ impl Worker {
         generation: Generation,
         effects: &mut Vec<Effect>,
     ) -> Result<(), WorkerError> {
-        if server != COORDINATOR || !self.is_grouped() {
+        if server != self.settings.coordinator || !self.is_grouped() {
             return Err(WorkerError::OutOfPlace { server, what: "word of a group" });
         }
         if generation < self.group.heard {

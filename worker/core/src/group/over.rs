@@ -6,7 +6,7 @@ use super::{Present, Stage};
 use crate::effect::Effect;
 use crate::error::WorkerError;
 use crate::evaluation::Evaluation;
-use crate::worker::{COORDINATOR, Worker};
+use crate::worker::Worker;
 
 impl Worker {
     /// Evaluates a snapshot when one of the units of the iteration after `units` complete ones is the first past a border. The rule
@@ -55,7 +55,10 @@ impl Worker {
     /// In an allreduce nobody is given work; but the end is told in the same way.
     pub(crate) fn on_group_work(&mut self, work: Work, effects: &mut Vec<Effect>) -> Result<(), WorkerError> {
         if work != Work::Done {
-            return Err(WorkerError::OutOfPlace { server: COORDINATOR, what: "work in an allreduce" });
+            return Err(WorkerError::OutOfPlace {
+                server: self.settings.coordinator,
+                what: "work in an allreduce",
+            });
         }
         self.leave_done(effects);
         Ok(())

@@ -10,7 +10,7 @@ use slackline_core::wire::{Evaluated, Report, Stepped, ToServer};
 
 use super::Stage;
 use crate::effect::Effect;
-use crate::worker::{COORDINATOR, Worker};
+use crate::worker::Worker;
 
 /// In how many parts an epoch is told of at least, where the coordinator's answers come fast enough.
 const PARTS_OF_EPOCH: u64 = 10;
@@ -110,7 +110,8 @@ impl Worker {
     /// Says the first word, if there is one and the session stands.
     pub(super) fn say_word(&mut self, effects: &mut Vec<Effect>) {
         let Some(word) = self.group.words.waiting.front() else { return };
-        let Some(session) = self.sessions.get_mut(&COORDINATOR).filter(|session| session.is_registered())
+        let Some(session) =
+            self.sessions.get_mut(&self.settings.coordinator).filter(|session| session.is_registered())
         else {
             return;
         };
@@ -129,7 +130,7 @@ impl Worker {
 
     fn has_heard_word(&self) -> bool {
         let words = &self.group.words;
-        let session = self.sessions.get(&COORDINATOR);
+        let session = self.sessions.get(&self.settings.coordinator);
         !words.is_empty() && session.is_some_and(|session| session.has_heard(words.mark))
     }
 
@@ -146,9 +147,9 @@ impl Worker {
     /// The worker goes: what was not said yet is said now. The first word is on its way already.
     pub(crate) fn say_all_words(&mut self, effects: &mut Vec<Effect>) {
         let words = std::mem::take(&mut self.group.words.waiting);
-        if self.is_registered(COORDINATOR) {
+        if self.is_registered(self.settings.coordinator) {
             for word in words.iter().skip(1) {
-                self.send(COORDINATOR, word.message(), effects);
+                self.send(self.settings.coordinator, word.message(), effects);
             }
         }
     }

@@ -36,6 +36,7 @@ pub(crate) fn settings(servers: u32) -> Settings {
     Settings {
         partition: Partition::new(16 * u64::from(servers), servers, 1),
         layout: layout(),
+        coordinator: ServerId(0),
         config_hash: 2,
         data_hash: 3,
         sample_count: 100,

@@ -324,3 +324,22 @@ fn a_push_out_of_the_window_is_told_anew_once_and_refused_the_second_time() {
     let effects = rig.pushed(1, 2, 0, PushOutcome::OutOfWindow);
     assert!(matches!(&effects[0], Effect::Send { message: ToServer::Leave(_), .. }), "{effects:?}");
 }
+
+#[test]
+fn a_coordinator_behind_the_servers_lets_in_and_gives_work_and_server_0_is_one_of_many() {
+    let mut rig = Rig::new(Settings { coordinator: ServerId(2), ..settings(2) });
+    assert_eq!(rig.tick_after(Duration::ZERO), [connect(2)]);
+    rig.greet(2, 70);
+    let effects = rig.hear(2, joined(FIRST_LIFE));
+    assert!(effects.contains(&connect(0)) && effects.contains(&connect(1)), "{effects:?}");
+    rig.hear(2, ToPeer::Registered { has_values: true });
+    for server in [0, 1] {
+        rig.greet(server, 71);
+        rig.hear(server, ToPeer::Registered { has_values: true });
+    }
+    // Where it joined it asks, and nobody else may say where shards are.
+    let effects = rig.on(Event::Lost { server: ServerId(2) });
+    assert!(effects.contains(&connect(2)), "{effects:?}");
+    let effects = rig.hear(0, ToPeer::Placed(vec![place(1, 1, 0)]));
+    assert!(matches!(&effects[0], Effect::Send { message: ToServer::Leave(_), .. }), "{effects:?}");
+}

@@ -2,7 +2,7 @@
 
 use super::{Absent, DAY_S, GIB, KIB, Key, MIB};
 use crate::config::kind::Kind;
-use crate::limits::{SERVER_COUNT_MAX, SHARDS_PER_SERVER_MAX, WORKER_COUNT_MAX};
+use crate::limits::{COORDINATOR_COUNT_MAX, SERVER_COUNT_MAX, SHARDS_PER_SERVER_MAX, WORKER_COUNT_MAX};
 
 pub(super) const RUN: &[Key] = &[
     Key::new(
@@ -150,6 +150,36 @@ pub(super) const RUN: &[Key] = &[
          lie on a disk of that machine, not on a shared one.",
     )
     .beside_the_result(),
+    Key::new(
+        "cluster.store",
+        Kind::Text,
+        Absent::Default("\"local\""),
+        "",
+        "Where the coordinator's memory is kept. local: on the disk of server 0, which is the coordinator and must come back if it is \
+         lost. etcd://host:port,host:port/prefix (etcds:// over TLS; in a program built with `--features etcd`): in etcd. Then the \
+         coordinator is a process of its own, `slackline coordinator`, any number of them stand by, and any one machine may be lost.",
+    )
+    .beside_the_result()
+    .only_with("sync.method", &["server"]),
+    Key::new(
+        "cluster.coordinators",
+        Kind::TextList { len_max: COORDINATOR_COUNT_MAX },
+        Absent::Default("[]"),
+        "host:port",
+        "Where each candidate for the coordinator is reached; with cluster.store = \"etcd://...\" only. Servers and workers try all of \
+         them and stay with the one that leads.",
+    )
+    .beside_the_result()
+    .only_with("sync.method", &["server"]),
+    Key::new(
+        "cluster.store_keys",
+        Kind::OptionalText,
+        Absent::Default("\"\""),
+        "folder",
+        "For etcds://: ca.pem, which etcd's certificate is checked against, and cert.pem with key.pem, which a candidate shows to etcd; or a folder of `slackline keys`, whose server certificate both show.",
+    )
+    .beside_the_result()
+    .only_with("sync.method", &["server"]),
     Key::new(
         "data.dataset",
         Kind::Choice(&["digits", "fashion-mnist", "noise"]),

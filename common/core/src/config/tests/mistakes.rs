@@ -129,6 +129,35 @@ fn every_mistake_has_its_line() {
              cluster.lease_s), and this must be longer; give more than that, or \"auto\"",
         ),
         (
+            &[("cluster.store", "\"etcd://a\""), ("cluster.coordinators", "[\"b:1\"]")],
+            "b.toml: cluster.store = \"etcd://a\": expected \"local\", or etcd://host:port,host:port/prefix (etcds:// for TLS), with ports \
+             from 1 to 65535 (IPv6 as [::1]:2379)",
+        ),
+        (
+            &[("cluster.store", "\"etcd://a:1\"")],
+            "default: cluster.coordinators = []: cluster.store is etcd, so the coordinator is a process of its own: give the host:port of \
+             each candidate (two or more, so that one may be lost)",
+        ),
+        (
+            &[("cluster.coordinators", "[\"b:1\"]")],
+            "b.toml: cluster.coordinators = [\"b:1\"]: needs cluster.store = \"etcd://...\": with the local store server 0 is the \
+             coordinator",
+        ),
+        (
+            &[("cluster.store", "\"etcds://a:1\""), ("cluster.coordinators", "[\"b:1\"]")],
+            "default: cluster.store_keys = \"\": etcds:// needs the folder with ca.pem, cert.pem and key.pem that etcd accepts",
+        ),
+        (
+            &[
+                ("cluster.connect_timeout_s", "5.0"),
+                ("cluster.lease_s", "3.0"),
+                ("cluster.store", "\"etcd://a:1\""),
+                ("cluster.coordinators", "[\"b:1\"]"),
+            ],
+            "b.toml: cluster.connect_timeout_s = 5.0: too short: putting another coordinator in the place of a lost one takes 6 s (it \
+             follows from cluster.lease_s), and this must be longer; give more than that, or \"auto\"",
+        ),
+        (
             &[("checkpoint.at", "\"gs://abc\"")],
             "b.toml: checkpoint.at = \"gs://abc\": expected a folder, file:///folder or s3://bucket/prefix",
         ),

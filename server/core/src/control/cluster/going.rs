@@ -40,7 +40,7 @@ impl Cluster {
 
     /// A server was told to go. It can say so again over a new session. (The coordinator's own server takes the run with it.)
     pub(super) fn asks_to_go(&mut self, now: Moment, id: ServerId) {
-        if let Some(server) = self.kept.servers.get_mut(&id).filter(|_| id != ServerId(0)) {
+        if let Some(server) = self.kept.servers.get_mut(&id).filter(|_| id != self.settings.own) {
             server.going.get_or_insert(Going::Asks(now));
         }
     }

@@ -40,6 +40,8 @@ pub struct MapRecord {
 /// What the cluster is made from.
 #[derive(Clone, Debug)]
 pub(super) struct ClusterSettings {
+    /// The server that this coordinator is; it need not be one with shards.
+    pub(super) own: ServerId,
     pub(super) shards: Vec<(ShardId, ServerId)>,
     pub(super) servers: u32,
     pub(super) lease: Duration,

@@ -136,7 +136,7 @@ impl Cluster {
     pub(crate) fn tick(&mut self, now: Moment) {
         let lease = self.settings.lease;
         let mut lost = Vec::new();
-        for (id, server) in self.kept.servers.iter_mut().filter(|(id, _)| **id != ServerId(0)) {
+        for (id, server) in self.kept.servers.iter_mut().filter(|(id, _)| **id != self.settings.own) {
             let Some(heard) = server.heard.filter(|_| server.is_live()) else { continue };
             let silent = now.since(heard);
             if silent > lease {

@@ -15,6 +15,7 @@ const LEASE: Duration = Duration::from_secs(3);
 /// Three servers with a shard each.
 fn settings(replicas: u32) -> ClusterSettings {
     ClusterSettings {
+        own: ServerId(0),
         shards: (0..3).map(|shard| (ShardId(shard), ServerId(shard))).collect(),
         servers: 3,
         lease: LEASE,

@@ -300,3 +300,50 @@ proptest! {
         prop_assert_eq!(copy.state().unwrap(), whole.state().unwrap());
     }
 }
+
+// With its memory in etcd the coordinator is none of the servers with shards.
+#[test]
+fn a_coordinator_without_shards_takes_in_workers_and_every_server() {
+    let at = ServerId(1);
+    let mut control =
+        Control::new(ControlSettings { server: at, coordinator_at: at, ..settings(1) }, Moment(0));
+    let mut effects = Vec::new();
+    for (session, role) in [(0, Role::Server), (1, Role::Worker)] {
+        let opened = ControlEvent::Opened { session: SessionId(session), role, address: "a:1".to_owned() };
+        control.handle(Moment(0), opened, &mut effects);
+    }
+    let welcome = |effect: &ControlEffect| matches!(effect, ControlEffect::Send { message: ToPeer::Welcome { server, .. }, .. } if *server == at);
+    assert_eq!(effects.iter().filter(|effect| welcome(effect)).count(), 2);
+    let here = Here { server: ServerId(0), boot: 1, layout_hash: 1, config_hash: 2, holds: Vec::new() };
+    let own = Here { server: at, ..here.clone() };
+    let mut say = |session: u64, message: ToServer| {
+        let (mut effects, session) = (Vec::new(), SessionId(session));
+        control.handle(Moment(0), ControlEvent::Message { session, message }, &mut effects);
+        control.check_invariants();
+        effects
+    };
+    // Server 0 is a server like any other, and nobody but this process is the coordinator.
+    assert_eq!(refusals(&say(0, ToServer::Cluster(ServerWord::Here(own))))[0].0, RefusalCode::Mismatch);
+    assert_eq!(refusals(&say(0, ToServer::Cluster(ServerWord::Here(here)))), []);
+    let join =
+        Join { layout_hash: 1, config_hash: 2, data_hash: 4, sample_count: 45, former: None, peers_at: None };
+    assert!(
+        say(1, ToServer::Join(join))
+            .iter()
+            .any(|effect| matches!(effect, ControlEffect::Send { message: ToPeer::Joined { .. }, .. }))
+    );
+    let register = Register {
+        worker: WorkerId(0),
+        incarnation: Incarnation(1),
+        layout_hash: 1,
+        config_hash: 2,
+        clock: Clock(0),
+        batch_count: 5,
+        answered: Sequence(0),
+    };
+    let registered = say(1, ToServer::Register(register));
+    assert!(registered.iter().any(|effect| matches!(
+        effect,
+        ControlEffect::Send { message: ToPeer::Registered { has_values: true }, .. }
+    )));
+}

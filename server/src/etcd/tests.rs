@@ -1,0 +1,257 @@
+//! Leaders and their rows in a real etcd. Where none is installed, the tests say so and have nothing to show.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use slackline_core::config::Etcd;
+use slackline_core::ids::Moment;
+use slackline_server_core::ControlEvent;
+use tempfile::TempDir;
+
+use super::caller::Caller;
+use super::leadership::{Campaign, Leadership};
+use super::protocol::{RANGE, RangeRequest, RangeResponse, RequestOp, TXN, TxnRequest, TxnResponse};
+use super::{EtcdError, Rows, Store};
+use crate::ledger::{Keep, Kept, LedgerError};
+
+const LASTS: Duration = Duration::from_secs(2);
+
+/// An etcd of its own, which ends with the test.
+struct Server {
+    process: Child,
+    folder: TempDir,
+    ports: [u16; 2],
+    /// Where its keys are; none where it speaks without TLS.
+    keys: Option<PathBuf>,
+}
+
+impl Server {
+    fn start() -> Option<Self> {
+        Self::start_with(None)
+    }
+
+    fn start_with(keys: Option<PathBuf>) -> Option<Self> {
+        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let (folder, ports) = (tempfile::tempdir().unwrap(), [free(), free()]);
+        match launch(&folder, ports, keys.as_deref()) {
+            Some(process) => Some(Self { process, folder, ports, keys }),
+            None => {
+                println!("etcd is not installed (Debian: etcd-server): nothing is tested here");
+                None
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    fn start_again(&mut self) {
+        self.process = launch(&self.folder, self.ports, self.keys.as_deref()).unwrap();
+    }
+
+    fn caller(&self) -> Caller {
+        self.caller_with(self.keys.as_deref())
+    }
+
+    fn caller_with(&self, keys: Option<&Path>) -> Caller {
+        let keys = keys.map(|keys| keys.display().to_string());
+        let endpoints = vec![format!("127.0.0.1:{}", self.ports[0])];
+        let etcd = Etcd { endpoints, prefix: "test".to_owned(), keys };
+        Caller::new(&etcd, Duration::from_secs(1)).unwrap()
+    }
+}
+
+fn launch(folder: &TempDir, [client, peer]: [u16; 2], keys: Option<&Path>) -> Option<Child> {
+    let at = |port: u16| format!("http://127.0.0.1:{port}");
+    let mut command = Command::new("etcd");
+    command.args(["--name", "test", "--data-dir"]).arg(folder.path().join("data"));
+    let scheme = if keys.is_some() { "https" } else { "http" };
+    let to_clients = format!("{scheme}://127.0.0.1:{client}");
+    command.args(["--listen-client-urls", &to_clients, "--advertise-client-urls", &to_clients]);
+    if let Some(keys) = keys {
+        let files =
+            [("--trusted-ca-file", "ca.pem"), ("--cert-file", "server.pem"), ("--key-file", "server.key")];
+        files.iter().for_each(|(option, file)| _ = command.arg(option).arg(keys.join(file)));
+        command.args(["--client-cert-auth", "--client-cert-allowed-hostname", "server.slackline"]);
+    }
+    command.args(["--listen-peer-urls", &at(peer), "--initial-advertise-peer-urls", &at(peer)]);
+    command.args(["--initial-cluster", &format!("test={}", at(peer))]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn rows() -> Rows {
+    Rows::new("test", 7)
+}
+
+/// Campaigns until it is won; etcd needs a moment to begin.
+async fn lead(server: &Server, name: &str) -> Leadership {
+    loop {
+        if let Ok(Campaign::Won(leadership)) =
+            Leadership::campaign(server.caller(), &rows(), name, LASTS).await
+        {
+            return leadership;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn open(server: &Server, leadership: Leadership) -> (Store, Option<Kept>) {
+    Store::open(server.caller(), rows(), leadership).await.unwrap()
+}
+
+fn events(numbers: std::ops::Range<u64>) -> Vec<(Moment, ControlEvent)> {
+    numbers.map(|number| (Moment(number), ControlEvent::Persisted { number })).collect()
+}
+
+#[tokio::test]
+async fn whoever_leads_next_finds_all_that_was_kept() {
+    let Some(server) = Server::start() else { return };
+    let (mut store, kept) = open(&server, lead(&server, "a").await).await;
+    assert!(kept.is_none());
+    // Longer than one value, so that it goes in pieces.
+    let snapshot: Vec<u8> = (0..1_300_000_u32).map(|byte| byte as u8).collect();
+    store.keep(Keep::Snapshot(&snapshot)).await.unwrap();
+    store.keep(Keep::Events(&events(0..3))).await.unwrap();
+    store.keep(Keep::Map(b"a map")).await.unwrap();
+    store.keep(Keep::Events(&events(3..100_000))).await.unwrap();
+    Box::new(store).close(None, false).await.unwrap();
+    let (mut store, kept) = open(&server, lead(&server, "b").await).await;
+    let kept = kept.unwrap();
+    assert!(kept.snapshot.as_ref() == Some(&snapshot) && kept.events == events(0..100_000));
+    assert!(store.is_long(), "a snapshot is due");
+    store.keep(Keep::Snapshot(b"short")).await.unwrap();
+    assert!(!store.is_long());
+    store.keep(Keep::Events(&events(7..8))).await.unwrap();
+    Box::new(store).close(None, false).await.unwrap();
+    let (store, kept) = open(&server, lead(&server, "c").await).await;
+    let kept = kept.unwrap();
+    assert_eq!((kept.snapshot.as_deref(), kept.events), (Some(&b"short"[..]), events(7..8)));
+    Box::new(store).close(Some("over"), true).await.unwrap();
+    let (_store, kept) = open(&server, lead(&server, "d").await).await;
+    assert!(kept.is_none(), "what nobody goes on with is gone");
+}
+
+#[tokio::test]
+async fn there_is_one_leader_and_a_deposed_one_can_write_nothing() {
+    let Some(server) = Server::start() else { return };
+    let former = lead(&server, "former").await;
+    let campaign = Leadership::campaign(server.caller(), &rows(), "later", LASTS).await.unwrap();
+    assert!(matches!(campaign, Campaign::Led(name) if name == "former"));
+    let lost = former.lost();
+    let (mut store, _) = open(&server, former).await;
+    store.keep(Keep::Snapshot(b"state")).await.unwrap();
+    store.keep(Keep::Events(&events(0..1))).await.unwrap();
+    store.freeze();
+    // Nobody renews it: it is gone when its time is over, and not before anybody could know.
+    let (mut next, kept) = open(&server, lead(&server, "later").await).await;
+    assert_eq!(kept.unwrap().events, events(0..1));
+    for _ in 0..2 {
+        let error = store.keep(Keep::Events(&events(1..2))).await.unwrap_err();
+        assert!(matches!(error, LedgerError::Deposed), "{error}");
+    }
+    assert!(lost.has_changed().is_err(), "whoever renewed it is gone");
+    next.keep(Keep::Events(&events(5..6))).await.unwrap();
+    Box::new(next).close(None, false).await.unwrap();
+    let (_store, kept) = open(&server, lead(&server, "last").await).await;
+    let expected = [events(0..1), events(5..6)].concat();
+    assert_eq!(kept.unwrap().events, expected, "nothing of the deposed one is there");
+}
+
+#[tokio::test]
+async fn a_write_whose_answer_was_lost_is_there_once() {
+    let Some(mut server) = Server::start() else { return };
+    let (mut store, _) = open(&server, lead(&server, "a").await).await;
+    store.keep(Keep::Snapshot(b"state")).await.unwrap();
+    store.keep(Keep::Events(&events(0..1))).await.unwrap();
+    store.forget_answer(&events(0..1));
+    store.keep(Keep::Events(&events(0..1))).await.unwrap();
+    server.kill();
+    let error = store.keep(Keep::Events(&events(1..2))).await.unwrap_err();
+    assert!(error.to_string().contains("etcd at 127.0.0.1:"), "{error}");
+    server.start_again();
+    while store.keep(Keep::Events(&events(1..2))).await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    Box::new(store).close(None, false).await.unwrap();
+    let (_store, kept) = open(&server, lead(&server, "b").await).await;
+    assert_eq!(kept.unwrap().events, events(0..2));
+}
+
+#[tokio::test]
+async fn a_leader_whose_etcd_is_gone_knows_that_it_leads_no_more() {
+    let Some(mut server) = Server::start() else { return };
+    let leadership = lead(&server, "a").await;
+    let mut lost = leadership.lost();
+    server.kill();
+    lost.wait_for(|lost| *lost).await.unwrap();
+}
+
+#[tokio::test]
+async fn only_servers_of_the_cluster_are_let_in_where_etcd_has_keys_of_slackline() {
+    let (keys, others, worker) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for folder in [keys.path(), others.path()] {
+        slackline_net::keys::init(&folder.join("keys")).unwrap();
+    }
+    let at = |folder: &TempDir| folder.path().join("keys");
+    let Some(server) = Server::start_with(Some(at(&keys))) else { return };
+    let (mut store, _) = open(&server, lead(&server, "a").await).await;
+    store.keep(Keep::Snapshot(b"state")).await.unwrap();
+    // A worker of the same cluster that passes its certificate off as that of a server.
+    fs::create_dir(at(&worker)).unwrap();
+    for (from, to) in [("ca.pem", "ca.pem"), ("worker.pem", "server.pem"), ("worker.key", "server.key")] {
+        fs::copy(at(&keys).join(from), at(&worker).join(to)).unwrap();
+    }
+    for folder in [None, Some(at(&others)), Some(at(&worker))] {
+        let caller = server.caller_with(folder.as_deref());
+        let refused = Leadership::campaign(caller, &rows(), "b", LASTS).await.unwrap_err();
+        assert!(matches!(refused, EtcdError::Call { .. }), "{refused}");
+    }
+    Box::new(store).close(None, false).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_row_that_is_damaged_or_of_another_program_is_refused_by_its_name() {
+    let Some(server) = Server::start() else { return };
+    let (mut store, _) = open(&server, lead(&server, "a").await).await;
+    store.keep(Keep::Snapshot(b"state")).await.unwrap();
+    store.keep(Keep::Events(&events(0..1))).await.unwrap();
+    store.keep(Keep::Events(&events(1..2))).await.unwrap();
+    Box::new(store).close(None, false).await.unwrap();
+    let rows = rows();
+    for key in [rows.event(0), rows.event(1), rows.piece(0, 0), rows.snapshot(), rows.head()] {
+        let mut caller = server.caller();
+        let read = RangeRequest::key(&key);
+        let found: RangeResponse = caller.call(RANGE, &read).await.unwrap();
+        let value = found.kvs[0].value.clone();
+        let mut rotten = value.clone();
+        rotten[value.len() - 1] ^= 0x80;
+        put(&server, &key, rotten).await;
+        let refused = Store::open(server.caller(), rows.clone(), lead(&server, "b").await).await.unwrap_err();
+        // A snapshot is named as a whole.
+        let name = key.strip_suffix("000000").unwrap_or(&key);
+        assert!(refused.to_string().contains(name), "{key}: {refused}");
+        put(&server, &key, value.clone()).await;
+    }
+    let (_store, kept) = open(&server, lead(&server, "c").await).await;
+    assert_eq!(kept.unwrap().events, events(0..2));
+}
+
+/// Writes a row as nobody who leads does.
+async fn put(server: &Server, key: &str, value: Vec<u8>) {
+    let write =
+        TxnRequest { compare: Vec::new(), success: vec![RequestOp::put(key, value, 0)], failure: Vec::new() };
+    let done: TxnResponse = server.caller().call(TXN, &write).await.unwrap();
+    assert!(done.succeeded);
+}
