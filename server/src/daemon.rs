@@ -52,8 +52,10 @@ pub(crate) struct Daemon {
     words: Words,
     results: Option<Results>,
     memory: Memory,
-    /// Another candidate coordinates, or will: nothing of this one counts any more.
+    /// Another candidate coordinates, or will, or a later process: nothing of this one counts any more.
     is_deposed: bool,
+    /// A signal came.
+    is_interrupted: bool,
     began: Instant,
     /// What control has asked for before the loop begins.
     first: Vec<ControlEffect>,
@@ -101,6 +103,7 @@ impl Daemon {
             results,
             memory,
             is_deposed: false,
+            is_interrupted: false,
             first,
             next: VecDeque::new(),
             troubles: Troubles::default(),
@@ -129,7 +132,6 @@ impl Daemon {
         let mut terminate = signal(SignalKind::terminate())?;
         let lease = Duration::from_secs_f64(self.resolved.config.cluster.lease_s);
         let mut ticks = Ticks::new(Instant::now(), self.tick(), lease);
-        let mut interrupted = false;
         for effect in std::mem::take(&mut self.first) {
             self.perform(effect).await;
         }
@@ -177,9 +179,9 @@ impl Daemon {
                 Happening::Tick => self.tell_time(ticks.take(Instant::now())).await,
                 Happening::Deposed => self.is_deposed = true,
                 // Nobody is told of the end of this process: another candidate goes on.
-                Happening::Signal(_) if self.memory.lost.is_some() => interrupted = true,
+                Happening::Signal(_) if self.memory.lost.is_some() => self.is_interrupted = true,
                 Happening::Signal(reason) => {
-                    interrupted = true;
+                    self.is_interrupted = true;
                     self.event(ControlEvent::Leave { reason: reason.to_owned() }).await;
                     if self.control.is_going() {
                         tracing::info!(
@@ -189,7 +191,7 @@ impl Daemon {
                 }
             }
             let stays = self.end == Some(End::Complete) && !self.resolved.config.cluster.exit_when_done;
-            let leaves = interrupted && !self.control.is_going();
+            let leaves = self.is_interrupted && !self.control.is_going();
             if leaves || self.is_deposed || (self.end.is_some() && !stays) {
                 break;
             }
@@ -199,18 +201,18 @@ impl Daemon {
         if let Some(linking) = linking {
             linking.abort();
         }
-        self.farewell(&mut events, interrupted).await;
+        self.farewell(&mut events).await;
         self.forget().await;
         self.home.surroundings.links.close().await;
         listener.close(CloseCode::Done, "the server ends").await;
-        if self.is_deposed {
+        if self.is_deposed && !self.is_interrupted {
             tracing::warn!("this candidate coordinates no more; it stands by");
             return Ok(Ended::Deposed);
         }
         match (self.end, self.broken) {
             (Some(End::Failed(text)), _) => Err(ServerError::Run(text)),
             (_, Some(broken)) => Err(broken.into()),
-            (Some(End::Complete | End::Stopped(_)) | None, None) if !interrupted => Ok(Ended::Well),
+            (Some(End::Complete | End::Stopped(_)) | None, None) if !self.is_interrupted => Ok(Ended::Well),
             _ => Ok(Ended::Interrupted),
         }
     }
@@ -417,7 +419,7 @@ impl Daemon {
     }
 
     /// Ends all sessions after what they were told; the coordinator ends the other servers.
-    async fn farewell(&mut self, events: &mut mpsc::Receiver<ControlEvent>, interrupted: bool) {
+    async fn farewell(&mut self, events: &mut mpsc::Receiver<ControlEvent>) {
         let (code, why) = if self.is_deposed || self.memory.lost.is_some() && self.end.is_none() {
             (CloseCode::StandsBy, "this candidate coordinates no more")
         } else {
@@ -428,7 +430,7 @@ impl Daemon {
         }
         let config = &self.resolved.config;
         let is_over = matches!(self.end, Some(End::Complete | End::Failed(_)));
-        let ends_all = is_over || (interrupted && self.memory.lost.is_none());
+        let ends_all = is_over || (self.is_interrupted && self.memory.lost.is_none());
         if ends_all && !self.is_deposed && self.results.is_some() {
             let own = usize::from(config.coordinator() == ServerId(0));
             let others = config.cluster.addresses.iter().skip(own).cloned().collect::<Vec<_>>();

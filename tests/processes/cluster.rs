@@ -79,7 +79,9 @@ impl<'a> Cluster<'a> {
         let (number, list) = (index.to_string(), list(&self.addresses));
         let bind = if more.contains(&"--bind") { &[][..] } else { &["--bind", &self.addresses[index]] };
         let arguments = ["server", &self.config, "--log", "info", "--index", &number, "--set", &list];
-        self.stage.start(&format!("server {index}"), &[&arguments, bind, more].concat())
+        // A file that may not grow is refused to the program, as on a full disk; without this it would be ended.
+        let first = "trap '' XFSZ";
+        self.stage.start_after(&format!("server {index}"), first, &[&arguments, bind, more].concat())
     }
 
     pub(crate) fn worker(&self, name: &str, more: &[&str]) -> Process {

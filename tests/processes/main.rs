@@ -15,6 +15,7 @@ mod configurations;
 mod deaths;
 mod disagreements;
 mod endings;
+mod full_disks;
 mod keys;
 mod losses;
 mod membership;

@@ -154,6 +154,14 @@ impl Process {
         }
     }
 
+    /// From now on no file of it grows, as on a full disk; or all may again.
+    pub(crate) fn fill_disk(&self, is_full: bool) {
+        let limit = if is_full { "--fsize=0:" } else { "--fsize=unlimited:" };
+        let pid = self.0.pid.to_string();
+        let status = Command::new("prlimit").args([limit, "--pid", &pid]).status().unwrap();
+        assert!(status.success());
+    }
+
     /// Ends it without a chance to say anything, whatever state it is in.
     pub(crate) fn kill(&self) {
         self.signal(Signal::SIGKILL);

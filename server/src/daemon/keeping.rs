@@ -6,6 +6,7 @@ use slackline_core::config::Durability;
 use slackline_core::wire::{ToServer, WaitRow};
 use slackline_server_core::ControlEvent;
 use slackline_server_core::control::{End, MapRecord};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use super::Daemon;
@@ -31,6 +32,29 @@ impl Memory {
         match lost {
             // Whoever told it is gone means the same.
             Some(lost) => drop(lost.wait_for(|lost| *lost).await),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// The signals that end a process, for whoever waits for a disk: the loop that hears them otherwise does not run meanwhile.
+#[derive(Default)]
+struct Signals(Option<(Signal, Signal)>);
+
+impl Signals {
+    async fn recv(&mut self) {
+        if self.0.is_none() {
+            let both =
+                signal(SignalKind::interrupt()).and_then(|one| Ok((one, signal(SignalKind::terminate())?)));
+            self.0 = both.ok();
+        }
+        match &mut self.0 {
+            Some((interrupt, terminate)) => {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+            }
             None => std::future::pending().await,
         }
     }
@@ -63,6 +87,7 @@ impl Daemon {
             return !self.is_deposed;
         }
         let mut since = None;
+        let mut signals = Signals::default();
         while !self.is_deposed {
             let Some(ledger) = &mut self.memory.ledger else { return true };
             let lost = &mut self.memory.lost;
@@ -91,6 +116,10 @@ impl Daemon {
             }
             self.stand_still(*since.get_or_insert_with(Instant::now), said);
             tokio::select! {
+                () = signals.recv() => {
+                    tracing::warn!("ends without what could not be kept; started again it goes on with what was");
+                    (self.is_deposed, self.is_interrupted) = (true, true);
+                }
                 () = tokio::time::sleep(AGAIN) => {}
                 () = Memory::lost(&mut self.memory.lost) => self.is_deposed = true,
             }

@@ -1,0 +1,79 @@
+//! Disks that are full while a run goes on: what waits for them has a name, and goes on when there is room.
+
+use nix::sys::signal::Signal;
+
+use crate::cluster::{Cluster, PACED};
+use crate::process::until;
+use crate::stage::Stage;
+
+/// Whatever is acknowledged is on the disks; only the end is evaluated, and metrics are not written meanwhile.
+const KEPT: &[(&str, &str)] = &[
+    ("cluster.durability", "\"disk\""),
+    ("cluster.steps", "\"whole\""),
+    ("train.epochs", "6"),
+    ("evaluate.every_epochs", "0.0"),
+    ("metrics.every_s", "600.0"),
+];
+
+const EPOCHS: u64 = 6;
+
+/// Waits until `slackline status` says it.
+fn status_says(cluster: &Cluster, what: &str) {
+    until(what, || {
+        let status = cluster.status();
+        assert_eq!(status.code, 0, "{}", status.error);
+        status.output.contains(what).then_some(())
+    });
+}
+
+#[test]
+fn a_full_disk_under_the_coordinators_memory_is_named_and_waited_for() {
+    let stage = Stage::new();
+    let cluster = Cluster::start(&stage, &[KEPT, PACED].concat());
+    let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
+    let coordinator = &cluster.servers[0];
+    until("the training", || cluster.status().output.contains("clock 5").then_some(()));
+    coordinator.fill_disk(true);
+    coordinator.line("nothing goes on before it can be");
+    status_says(&cluster, "nothing goes on before it can be");
+    coordinator.fill_disk(false);
+    coordinator.line("the coordinator's memory can be kept again");
+    for process in workers.iter().chain(&cluster.servers) {
+        process.end_well();
+    }
+    assert!(cluster.has_trained_for(EPOCHS));
+}
+
+#[test]
+fn a_full_disk_under_a_shards_journal_is_named_and_waited_for() {
+    let stage = Stage::new();
+    let cluster = Cluster::start(&stage, &[KEPT, PACED].concat());
+    let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
+    until("the training", || cluster.status().output.contains("clock 5").then_some(()));
+    cluster.servers[1].fill_disk(true);
+    cluster.servers[1].line("cannot be written");
+    status_says(&cluster, "server 1: the journal of shard 1");
+    cluster.servers[1].fill_disk(false);
+    for process in workers.iter().chain(&cluster.servers) {
+        process.end_well();
+    }
+    assert!(cluster.has_trained_for(EPOCHS));
+}
+
+// Found by reading: whoever stood before a full disk heard no signal.
+#[test]
+fn a_coordinator_that_stands_before_a_full_disk_ends_when_it_is_told_and_goes_on_when_it_is_started_again() {
+    let stage = Stage::new();
+    let cluster = Cluster::start(&stage, &[KEPT, PACED].concat());
+    let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
+    until("the training", || cluster.status().output.contains("clock 5").then_some(()));
+    cluster.servers[0].fill_disk(true);
+    cluster.servers[0].line("nothing goes on before it can be");
+    cluster.servers[0].signal(Signal::SIGTERM);
+    cluster.servers[0].end();
+    let again = cluster.start_server(0, &[]);
+    for process in workers.iter().chain([&again, &cluster.servers[1]]) {
+        process.end_well();
+    }
+    assert!(cluster.has_trained_for(EPOCHS));
+}
