@@ -100,11 +100,14 @@ fn sealed(bytes: &[u8]) -> Vec<u8> {
     all
 }
 
-/// A whole log, a whole journal and whole events, for fuzzing to begin with, under the names of their targets.
+/// What fuzzing begins with, under the names of its targets.
+pub type Samples = [(&'static str, Vec<u8>); 3];
+
+/// A whole log, a whole journal and whole events, for fuzzing to begin with.
 ///
 /// # Errors
 /// A head that has no place in the wire's encoding, which none of these has.
-pub fn samples() -> Result<[(&'static str, Vec<u8>); 3], Box<dyn std::error::Error>> {
+pub fn samples() -> Result<Samples, Box<dyn std::error::Error>> {
     let mut log = Vec::new();
     let opening = Opening { shard: SHARD, primary: ServerId(0), generation: Generation(1), config_hash: 7 };
     let mut journal = framed(&Piece::of(&Head::Opening(opening), Default::default())?);

@@ -105,8 +105,8 @@ pub struct Timers {
     pub meeting: Duration,
     /// A run with `min_workers` begins without the others when nobody came for so long.
     pub gathering: Duration,
-    /// A backup is the primary at the latest so long after the last word of the former one.
-    pub promotion: Duration,
+    /// A backup is the primary at the latest so long after the last word of the former one; none without backups.
+    pub promotion: Option<Duration>,
     /// How long a coordinator's leadership in etcd outlives its last renewal; none with the local store.
     pub store_lease: Option<Duration>,
     /// How long a server is looked for.
@@ -168,7 +168,7 @@ impl Timers {
             call: lease / CALLS,
             meeting: lease,
             gathering: lease,
-            promotion: lease * PROMOTION,
+            promotion: (cluster.replicas > 1).then(|| lease * PROMOTION),
             store_lease: matches!(cluster.store, Store::Etcd(_)).then(|| store_lease(lease)),
             connect: Duration::from_secs_f64(cluster.connect_timeout_s),
             wait_report: Duration::from_secs_f64(cluster.wait_report_s),
@@ -196,10 +196,17 @@ impl Timers {
             timer("idle connection", self.idle, "lease", within("lease", self.lease)),
             timer("answer", self.answer, "lease", within("lease", self.lease)),
             timer("gathering", self.gathering, "lease", within("lease", self.lease)),
-            timer("lease", self.lease, "cluster.lease_s", under("promotion", self.promotion)),
-            timer("promotion", self.promotion, "2 leases, at most", under("search", self.connect)),
+            timer(
+                "lease",
+                self.lease,
+                "cluster.lease_s",
+                self.promotion.and_then(|most| under("promotion", most)),
+            ),
             timer("search", self.connect, "cluster.connect_timeout_s, else 6 leases", None),
         ];
+        if let Some(promotion) = self.promotion {
+            rows.push(timer("promotion", promotion, "2 leases, at most", under("search", self.connect)));
+        }
         if let Some(store_lease) = self.store_lease {
             let from = "lease in whole seconds, at least 2 s; renewed three times within it";
             rows.push(timer("leadership", store_lease, from, under("takeover", takeover(self.lease))));
@@ -257,6 +264,28 @@ mod tests {
     }
 
     #[test]
+    fn whatever_is_set_by_hand_a_configuration_that_is_accepted_has_timers_that_nest() {
+        let copies = [("cluster.replicas", "2"), ("cluster.durability", "\"replicated\""), ("servers", "2")];
+        let etcd = [("cluster.store", "\"etcd://a:1\""), ("cluster.coordinators", "[\"b:1\"]")];
+        let mut refused = 0;
+        for more in [&[][..], &copies, &etcd] {
+            for search in ["1.0", "5.0", "20.0", "20.1", "60.0"] {
+                for lease in ["0.5", "1.0", "10.0", "30.0"] {
+                    let by_hand = [("cluster.lease_s", lease), ("cluster.connect_timeout_s", search)];
+                    match resolve(&[layer("b.toml", &[more, &by_hand].concat())]) {
+                        Ok(resolved) => {
+                            let timers = resolved.config.timers();
+                            assert_eq!(timers.misfits().next(), None, "{more:?} {search} {lease}");
+                        }
+                        Err(_) => refused += 1,
+                    }
+                }
+            }
+        }
+        assert!((1..40).contains(&refused), "{refused} of 60");
+    }
+
+    #[test]
     fn with_etcd_a_takeover_ends_before_workers_give_up() {
         for (lease, leadership) in [("0.5", 2), ("2.0", 2), ("2.5", 3), ("10.0", 10)] {
             let etcd = [("cluster.store", "\"etcd://a:1\""), ("cluster.coordinators", "[\"b:1\"]")];
@@ -274,7 +303,7 @@ mod tests {
         let seconds = |duration: Duration| duration.as_secs_f64();
         assert_eq!([seconds(timers.connect), seconds(timers.wait_report)], [60.0, 5.0]);
         assert_eq!(seconds(timers.keep_alive), 2.5);
-        assert_eq!((timers.tick, timers.promotion), (Duration::from_millis(250), Duration::from_secs(20)));
+        assert_eq!((timers.tick, timers.promotion), (Duration::from_millis(250), None));
     }
 
     #[test]
@@ -285,7 +314,8 @@ mod tests {
 
     #[test]
     fn the_table_names_every_timer_with_its_value_and_its_origin() {
-        let text = timers(&[("cluster.lease_s", "4.0")]).comment();
+        let copies = [("cluster.replicas", "2"), ("cluster.durability", "\"replicated\""), ("servers", "2")];
+        let text = timers(&[&copies[..], &[("cluster.lease_s", "4.0")]].concat()).comment();
         for line in [
             "#   tick                 0.200 s   lease / 20, 10 ms to 250 ms, below keep-alive\n",
             "#   retry                1.000 s   lease / 4, at most 2 s, below lease\n",
