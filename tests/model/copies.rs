@@ -35,6 +35,8 @@ pub(crate) struct Variant {
     pub(crate) removals: u8,
     pub(crate) reconnections: u8,
     pub(crate) losses: u8,
+    /// It begins with a backup that is in step; otherwise, unless there is no lag, with one that has nothing yet.
+    pub(crate) in_step: bool,
     /// Frames that may be under way; the sender's host goes on, the stream is slow.
     pub(crate) lag: usize,
 }
@@ -50,16 +52,31 @@ pub(crate) fn variants(is_large: bool) -> Vec<Variant> {
         removals: 0,
         reconnections: 0,
         losses: 0,
+        in_step: false,
         lag: 2,
     };
-    let mut all = vec![Variant {
-        name: "the bound, and a worker that is removed",
-        ledger: three(4, 2),
-        removals: 1,
-        lag: 0,
-        ..quiet
-    }];
+    let two = Ledger { workers: 2, pushes: 2, others: 1 };
+    let equal = Variant { in_step: true, lag: 1, ..quiet };
+    let mut all = vec![
+        Variant {
+            name: "the bound, and a worker that is removed",
+            ledger: three(4, 2),
+            removals: 1,
+            lag: 0,
+            ..quiet
+        },
+        Variant { name: "equal copies, a crash", ledger: two, crashes: 1, ..equal },
+        Variant { name: "equal copies, a suspicion", ledger: two, suspicions: 1, ..equal },
+        Variant {
+            name: "copies that become equal, a crash",
+            ledger: Ledger { pushes: 1, ..two },
+            crashes: 1,
+            ..quiet
+        },
+    ];
     if is_large {
+        all.push(Variant { name: "three workers, equal copies, a crash", crashes: 1, ..equal });
+        all.push(Variant { name: "three workers, equal copies, a suspicion", suspicions: 1, ..equal });
         all.push(Variant { name: "a crash", crashes: 1, ..quiet });
         all.push(Variant { name: "a suspicion", suspicions: 1, ..quiet });
         all.push(Variant { name: "three that are alike", ledger: three(4, 4), removals: 1, lag: 0, ..quiet });
@@ -117,6 +134,8 @@ struct Worker {
     /// The request of this stage was sent over the present session.
     has_sent: bool,
     session: u64,
+    /// What was acknowledged to anybody, or read by anybody, when its request was sent.
+    known: u64,
     /// The server that it takes for the primary.
     home: usize,
 }
@@ -263,7 +282,12 @@ impl Variant {
         let worker = |worker: usize| &state.workers[worker];
         let is_active = |one: usize| matches!(worker(one).stage, Stage::Pull | Stage::Push);
         match *action {
-            Action::Send(one) => is_active(one) && !worker(one).has_sent && lives(worker(one).home),
+            Action::Send(one) => {
+                // A server that has not heard that it leads turns workers away, and they come again.
+                let home = worker(one).home;
+                let leads = state.told[home].is_some_and(|place| place.primary.0 as usize == home);
+                is_active(one) && !worker(one).has_sent && lives(home) && leads
+            }
             Action::Move(one) => is_active(one) && worker(one).home != state.place.primary.0 as usize,
             Action::Reconnect(one) => is_active(one) && worker(one).has_sent && state.reconnections > 0,
             Action::Remove(one) => is_active(one) && state.removals > 0,

@@ -17,7 +17,7 @@ impl Variant {
             backup: None,
             origin: Origin::Nothing,
         };
-        let worker = Worker { stage: Stage::Pull, done: 0, has_sent: false, session: 1, home: 0 };
+        let worker = Worker { stage: Stage::Pull, done: 0, has_sent: false, session: 1, known: 0, home: 0 };
         let mut state = State {
             hosts: [Some(self.host(0)), Some(self.host(1))],
             place,
@@ -49,7 +49,21 @@ impl Variant {
             state.place.backup = Some(Backup { server: ServerId(1), in_step: false });
             self.tell(&mut state);
         }
+        if self.in_step {
+            self.come_in_step(&mut state);
+        }
         state
+    }
+
+    /// The backup is given the state, and the coordinator hears it; no worker has done anything yet.
+    fn come_in_step(&self, state: &mut State) {
+        let of_server = |server| {
+            [Action::Order(server), Action::Open(server), Action::Deliver(server), Action::Confirm(server)]
+        };
+        let steps: Vec<Action> = (0..2).flat_map(of_server).chain([Action::InStep]).collect();
+        while let Some(action) = steps.iter().find(|action| self.is_enabled(state, action)) {
+            self.act(state, action);
+        }
     }
 
     /// Both servers are to hear how things are.

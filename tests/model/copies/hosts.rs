@@ -126,7 +126,7 @@ impl Variant {
     /// A worker sends its pull or its push.
     pub(super) fn send(&self, state: &mut State, worker: usize) {
         let one = &mut state.workers[worker];
-        one.has_sent = true;
+        (one.has_sent, one.known) = (true, state.acknowledged | state.seen);
         let (home, done, stage) = (one.home, one.done, one.stage);
         let session = session(worker, one.session);
         let event = if stage == Stage::Pull {
@@ -181,14 +181,16 @@ impl Variant {
             Ok(inside) => inside,
             Err(text) => return state.broken = Some(text),
         };
-        let missing = state.acknowledged & !inside;
         if let Some(worker) = self.listener(state, session)
             && state.workers[worker].stage == Stage::Pull
             && state.workers[worker].done == request
         {
+            // What was acknowledged, or read by another, while the pull was under way may be in it or not: a primary that was replaced answers what it has
+            // taken in before.
+            let missing = state.workers[worker].known & !inside;
             if missing != 0 {
-                // Values that were served before an acknowledgement may be read after it; with requests that arrive at once they are not.
-                state.broken = Some(format!("values are without {missing:b}, which was acknowledged"));
+                state.broken =
+                    Some(format!("values are without {missing:b}, which was acknowledged or read before"));
                 return;
             }
             for (id, other) in state.workers.iter().enumerate() {
@@ -199,11 +201,6 @@ impl Variant {
                         Some(format!("worker {worker} at {request} reads without push {push} of {id}"));
                     return;
                 }
-            }
-            if state.seen & !inside != 0 {
-                state.broken =
-                    Some(format!("values are without {:b}, which was read before", state.seen & !inside));
-                return;
             }
             state.seen |= inside;
             let one = &mut state.workers[worker];
