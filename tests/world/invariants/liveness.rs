@@ -4,6 +4,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use slackline_core::consistency::PolicySpec;
 use slackline_server_core::replica::Role;
 
 use crate::simulation::World;
@@ -25,7 +26,10 @@ pub(crate) fn check(world: &World, events: u64) -> Verdict {
     let work = PACE_MAX * 2 * scenario.batch_count() as u32;
     // A server that died last is away for some seconds, and then loads what it has.
     let servers = if scenario.weather.servers_fail { scenario.lease * 20 } else { scenario.lease * 10 };
-    let bound = scenario.storm + work + scenario.connect_timeout * 2 + servers;
+    // A quorum of all that can never be is waited for 32 times as long as its rounds took, which can be as long as the storm.
+    let waits_for_all = matches!(scenario.policy, PolicySpec::Quorum { count: None, holds: true, .. });
+    let quorums = if waits_for_all { 32 * (scenario.storm + scenario.lease * 4) } else { Duration::ZERO };
+    let bound = scenario.storm + work + scenario.connect_timeout * 2 + servers + quorums;
     let is_late = world.now.since(slackline_core::ids::Moment(0)) > bound;
     if is_late || events > EVENTS_MAX {
         return Err(Violation { law: LAW, text: format!("not over after {events} events\n{}", dump(world)) });

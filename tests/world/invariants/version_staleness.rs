@@ -1,8 +1,9 @@
 //! The staleness of a gradient is counted rightly, and while nobody comes or goes it is at most (P - 1)(2s + 1) versions (0 under bsp and backup):
-//! the design brief, section 4, after Ho et al. 2013.
+//! the design brief, section 4, after Ho et al. 2013. A newcomer gates nobody before its first push, so that one can lie between too.
 
 use std::collections::BTreeMap;
 
+use slackline_core::consistency::Standing;
 use slackline_core::ids::{Incarnation, Sequence, ShardId, Version, WorkerId};
 use slackline_core::wire::PushOutcome;
 use slackline_server_core::ShardEvent;
@@ -16,13 +17,16 @@ const LAW: &str = "version staleness";
 #[derive(Debug)]
 pub(crate) struct VersionStaleness {
     bound: Option<u64>,
+    /// The run can begin before all its workers are there: the others are newcomers then.
+    begins_early: bool,
     pulled: BTreeMap<(ShardId, WorkerId, Incarnation, Sequence), Version>,
 }
 
 impl VersionStaleness {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let bound = scenario.policy.version_bound(u64::from(scenario.workers));
-        Self { bound, pulled: BTreeMap::new() }
+        let begins_early = scenario.min_workers.is_some_and(|least| least < scenario.workers);
+        Self { bound, begins_early, pulled: BTreeMap::new() }
     }
 }
 
@@ -31,6 +35,15 @@ impl Law for VersionStaleness {
         match sight {
             Sight::Disturbed | Sight::Changed => self.bound = None,
             Sight::Restored { .. } => self.bound = None,
+            Sight::Before {
+                shard,
+                event: ShardEvent::Enter { worker, incarnation, standing: Standing::Joining, .. },
+                ..
+            } if self.begins_early => {
+                if shard.members().all(|member| member != (*worker, *incarnation)) {
+                    self.bound = None;
+                }
+            }
             Sight::Sent { key, computed_on, claimed } => {
                 return holds(LAW, computed_on == claimed, || {
                     format!("{key:?} was computed on {computed_on} and says {claimed}")

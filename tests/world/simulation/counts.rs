@@ -23,6 +23,8 @@ pub(crate) struct Counts {
     pub(crate) coordinator_restarts: u64,
     pub(crate) promotions: u64,
     pub(crate) disk_restores: u64,
+    /// Of those from a disk: where it was a former primary's.
+    pub(crate) returns: u64,
     pub(crate) checkpoint_restores: u64,
     pub(crate) checkpoints: u64,
     pub(crate) fences: u64,
@@ -38,7 +40,7 @@ pub(crate) struct Counts {
 
 impl Counts {
     /// The counts with their names.
-    pub(crate) const fn named(&self) -> [(&'static str, u64); 25] {
+    pub(crate) const fn named(&self) -> [(&'static str, u64); 26] {
         [
             ("workers crashed", self.worker_crashes),
             ("workers frozen", self.worker_freezes),
@@ -57,6 +59,7 @@ impl Counts {
             ("restarts of the coordinator", self.coordinator_restarts),
             ("promotions", self.promotions),
             ("restores from disk", self.disk_restores),
+            ("returns to a former primary's disk", self.returns),
             ("restores from a checkpoint", self.checkpoint_restores),
             ("checkpoints", self.checkpoints),
             ("workers fenced", self.fences),
@@ -86,6 +89,7 @@ impl Counts {
         self.coordinator_restarts += other.coordinator_restarts;
         self.promotions += other.promotions;
         self.disk_restores += other.disk_restores;
+        self.returns += other.returns;
         self.checkpoint_restores += other.checkpoint_restores;
         self.checkpoints += other.checkpoints;
         self.fences += other.fences;

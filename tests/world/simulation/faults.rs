@@ -107,15 +107,24 @@ impl World {
         Ok(())
     }
 
+    /// A server that has just taken over, where disks count, dies perhaps before its disk has what it took over: only that of the primary
+    /// before it has all then.
+    pub(crate) fn may_fail_soon(&mut self, server: usize) {
+        if self.weather.mishap_pause > 0 && self.chance.happens(300) {
+            let when = self.now.after(self.chance.micros(1, self.weather.disk));
+            self.agenda.at(when, Happening::Reboot { server });
+        }
+    }
+
     fn freeze_server(&mut self, server: usize, lease: u64) -> Verdict {
-        if !self.servers[server].up {
+        // What is put off would be put off again, behind what came after it.
+        if !self.servers[server].up || self.machines[server].frozen_until > self.now {
             return Ok(());
         }
         self.counts.freezes += 1;
         let until = self.now.after(self.chance.micros(lease / 10, 3 * lease));
         self.trace.line(self.now, format_args!("! server {server} freezes until {until:?}"));
-        let machine = &mut self.machines[server];
-        machine.frozen_until = machine.frozen_until.max(until);
+        self.machines[server].frozen_until = until;
         let links = self.links_of(server);
         for link in links {
             if self.chance.happens(300) {

@@ -247,6 +247,7 @@ impl World {
             let lineage = self.lineages.get_mut(&id);
             let is_back =
                 lineage.is_some_and(|lineage| lineage.go_back(server, loaded.of.unwrap_or_default()));
+            self.counts.returns += u64::from(is_back);
             self.cut_history(id, loaded.index, is_back)?;
             return self.lead(server, id, host);
         }
@@ -256,6 +257,7 @@ impl World {
                 self.counts.promotions += 1;
                 if self.scenario.durability == Durability::Disk {
                     self.lineages.get_mut(&id).into_iter().for_each(Lineage::branch_off);
+                    self.may_fail_soon(server);
                 }
                 self.cut_history(id, heir.1, false)?;
                 let is_same = self.lineages[&id].twin.state().hash() == heir.0.state().hash();

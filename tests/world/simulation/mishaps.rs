@@ -86,13 +86,17 @@ impl World {
     }
 
     fn freeze(&mut self, running: &[usize]) -> Verdict {
+        // As with servers, nobody freezes twice at once.
         let Some(process) = self.chance.pick(running) else { return Ok(()) };
+        if self.processes[process].frozen_until > self.now {
+            return Ok(());
+        }
         let lease = self.scenario.lease.as_micros() as u64;
         let until = self.now.after(self.chance.micros(lease / 10, 3 * lease));
         self.trace.line(self.now, format_args!("! process {process} freezes until {until:?}"));
         self.counts.worker_freezes += 1;
         let state = &mut self.processes[process];
-        state.frozen_until = state.frozen_until.max(until);
+        state.frozen_until = until;
         let links: Vec<usize> = state.links.values().copied().collect();
         for connection in links {
             if self.chance.happens(500) {

@@ -89,7 +89,7 @@ impl World {
         if let Some(former) = self.processes[process].links.insert(server, connection) {
             self.hang_up(former);
         }
-        self.processes[process].expected.retain(|(owner, _, _), _| *owner != server);
+        self.processes[process].expected.retain(|_, (owner, _)| *owner != server);
     }
 
     /// Somebody connects to a server.

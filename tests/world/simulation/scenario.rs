@@ -134,8 +134,11 @@ impl Scenario {
         let mut weather = Weather::of_level(level, &mut chance);
         let servers = chance.between(1, 4) as u32;
         let (replicas, durability) = copies(servers, &mut chance);
-        let checkpoint_every = chance.happens(600).then(|| chance.between(1, 6));
-        let is_forgetful = durability == Durability::Memory && replicas == 1 && checkpoint_every.is_none();
+        // Where nothing else is left of a lost server there is a checkpoint mostly: early, and in a run that goes on for a while after it.
+        let is_alone = durability == Durability::Memory && replicas == 1;
+        let (often, most, times) = if is_alone { (900, 2, 4) } else { (600, 6, 1) };
+        let checkpoint_every = chance.happens(often).then(|| chance.between(1, most));
+        let is_forgetful = is_alone && checkpoint_every.is_none();
         // Without any of them a server that dies ends the run: once in a while is enough to see that it does so by name.
         weather.servers_fail &= !is_forgetful || chance.happens(150);
         let mut scenario = Self {
@@ -148,7 +151,7 @@ impl Scenario {
             servers,
             shards_per_server: chance.between(1, 2) as u32,
             keys: chance.between(20, 100),
-            samples: chance.between(20, 120),
+            samples: times * chance.between(20, 120),
             batch: chance.between(2, 8),
             proportional: chance.happens(150),
             epochs: chance.between(1, 3),
@@ -166,6 +169,8 @@ impl Scenario {
             reboot: None,
         };
         let workers = u64::from(scenario.workers);
+        // What adds up in a long run must not diverge either.
+        scenario.optimizer.rate /= if is_alone { 10.0 } else { 1.0 };
         scenario.min_workers = chance.happens(300).then(|| chance.between(1, workers) as u32);
         scenario
     }

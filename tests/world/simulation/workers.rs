@@ -46,8 +46,8 @@ pub(crate) struct Process {
     pub(crate) ahead: u64,
     /// The present connection to each server.
     pub(crate) links: BTreeMap<usize, usize>,
-    /// Which pull is expected for a server's shard.
-    pub(crate) expected: BTreeMap<(usize, ShardId, Purpose), u64>,
+    /// Which pull of which server is expected for a shard: it replaces an earlier one, of whatever server.
+    pub(crate) expected: BTreeMap<(ShardId, Purpose), (usize, u64)>,
     /// Fresher values that have come and are not adopted.
     fresher: BTreeMap<ShardId, (TransferHeader, Vec<f32>)>,
     /// What each pull truly asked.
@@ -184,11 +184,11 @@ impl World {
             }
             Effect::ExpectValues { server, shard, request, snapshot } => {
                 let purpose = if snapshot { Purpose::Evaluation } else { Purpose::Training };
-                self.processes[process].expected.insert((server.0 as usize, shard, purpose), request);
+                self.processes[process].expected.insert((shard, purpose), (server.0 as usize, request));
             }
             Effect::ExpectFresher { server, shard, request } => {
-                let key = (server.0 as usize, shard, Purpose::Fresher);
-                self.processes[process].expected.insert(key, request);
+                let key = (shard, Purpose::Fresher);
+                self.processes[process].expected.insert(key, (server.0 as usize, request));
             }
             Effect::AdoptFresher { shard } => {
                 let state = &mut self.processes[process];
@@ -301,8 +301,7 @@ impl World {
     ) -> Verdict {
         let state = &mut self.processes[process];
         let request = header.sequence.0;
-        let is_wanted =
-            |purpose| state.expected.get(&(server, header.shard, purpose)).is_some_and(|one| *one == request);
+        let is_wanted = |purpose| state.expected.get(&(header.shard, purpose)) == Some(&(server, request));
         if is_wanted(Purpose::Fresher) {
             state.fresher.insert(header.shard, (*header, values.to_vec()));
         } else if is_wanted(Purpose::Training) {

@@ -28,8 +28,8 @@ pub enum Effect {
         message: ToServer,
     },
     /// The answer to this pull goes to the shard's keys in the training buffer, or in the evaluation buffer
-    /// if it is a snapshot. It replaces an earlier number for the same shard and buffer: what still arrives
-    /// for that one is thrown away.
+    /// if it is a snapshot. It replaces an earlier number for the same shard and buffer, of whatever
+    /// server: what still arrives for that one is thrown away.
     ExpectValues {
         /// From which server.
         server: ServerId,

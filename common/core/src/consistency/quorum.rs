@@ -23,6 +23,10 @@ const PATIENCE_FOR_ALL: (u32, Duration) = (32, Duration::from_secs(2));
 /// Share that the last round has in the usual length.
 const LAST_SHARE: f64 = 0.2;
 
+/// Times the usual length that the last round counts for at most: one that was waited for in vain says what the patience was, and the next
+/// one would be waited for that much longer.
+const LAST_MAX: u32 = 4;
+
 /// The rule with its memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Quorum {
@@ -79,9 +83,9 @@ impl Policy for Quorum {
             Some((round, _)) if round == room.open => {}
             Some((_, began)) => {
                 let last = now.since(began);
-                let usual = self
-                    .usual
-                    .map_or(last, |usual| usual.mul_f64(1.0 - LAST_SHARE) + last.mul_f64(LAST_SHARE));
+                let usual = self.usual.map_or(last, |usual| {
+                    usual.mul_f64(1.0 - LAST_SHARE) + last.min(usual * LAST_MAX).mul_f64(LAST_SHARE)
+                });
                 (self.round, self.usual) = (Some((room.open, now)), Some(usual));
             }
             None => self.round = Some((room.open, now)),

@@ -168,6 +168,19 @@ fn a_quorum_needs_no_more_than_there_are_and_waits_its_grace() {
     assert_eq!(policy.border(NOW, &room(&four, 6, 0)), Clock(6), "nothing is in");
 }
 
+// Found by the simulated world: each round that was waited for in vain made the next one wait seven times as long.
+#[test]
+fn a_round_that_was_disturbed_hardly_changes_how_long_rounds_usually_take() {
+    let grace = std::time::Duration::ZERO;
+    let mut policy = PolicySpec::Quorum { count: None, grace, holds: true }.policy();
+    let table = table(&[1, 1]);
+    for (open, at) in [(0, 0), (1, 100_000), (2, 90_000_000)] {
+        policy.push(Moment(at), &room(&table, open, 0), WorkerId(0), Clock(open));
+    }
+    let Memory::Rounds { usual_ns, .. } = policy.memory() else { panic!("it remembers rounds") };
+    assert_eq!(usual_ns, Some(160_000));
+}
+
 #[test]
 fn a_quorum_holds_a_reader_until_its_push_is_in_the_values_and_a_buffer_does_not() {
     let table = table(&[1, 1]);

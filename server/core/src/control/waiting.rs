@@ -41,9 +41,13 @@ impl Control {
     }
 
     /// Whether the run can begin: all workers have asked for work, or the least number has and nobody else came for a lease. A worker
-    /// asks once it is registered with every server, so all servers know those that ask.
+    /// asks once it is registered with every server, so all servers know those that ask. But one that has died since would come back
+    /// without what the run begins with.
     pub(super) fn may_begin(&self, now: Moment) -> bool {
         let Some(coordinator) = self.coordinator.as_ref().filter(|_| !self.started) else { return false };
+        if self.cluster().is_some_and(|cluster| !cluster.has_primaries()) {
+            return false;
+        }
         let asking = coordinator.asking();
         asking >= self.settings.workers || (asking >= self.least() && self.gathers_for(now).is_zero())
     }

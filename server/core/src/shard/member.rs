@@ -132,6 +132,8 @@ impl Shard {
             self.table.enter(worker, clock, standing);
             return;
         }
+        // Whoever has been answered was known here once: this state is of before that.
+        self.is_behind |= answered > Sequence(0);
         self.members.insert(worker, Member::new(incarnation, answered));
         self.table.enter(worker, clock, standing);
     }

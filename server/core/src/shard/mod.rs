@@ -105,7 +105,7 @@ pub struct Shard {
     /// Workers whose push has arrived or was settled: their own pulls may wait for that.
     woken: Vec<WorkerId>,
     started: bool,
-    /// A member has said that it is further than this shard knew: what others did can be lost with a server, too.
+    /// A worker is further than this shard knew, as it or its push says: what others did can be lost with a server, too.
     is_behind: bool,
     batch_count: u64,
     /// The furthest batch that was applied.

@@ -137,6 +137,8 @@ impl Shard {
         member.window.arrive(facts.sequence);
         member.comes_to(facts.sequence, facts.clock.next());
         member.reached = member.reached.max(Some(facts.clock));
+        // It was computed on values that are lost: others can have been further than this state knows, too.
+        self.is_behind |= facts.pulled > self.version;
         let outcome = match gradient {
             None => Some(PushOutcome::Nothing),
             Some(gradient) => self.decide(now, facts, session, gradient, effects),

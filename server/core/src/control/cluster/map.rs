@@ -19,8 +19,17 @@ pub(super) enum Standing {
     Held,
     /// The primary loads it.
     Loads,
-    /// The primary is away, and there is no other copy.
+    /// The primary is away, and there is no other copy. It has the state, as far as is known.
     Waits,
+    /// The same, and it has not said that it has loaded the state.
+    WaitsToLoad,
+}
+
+impl Standing {
+    /// Whether the primary is away.
+    pub(super) const fn is_away(self) -> bool {
+        matches!(self, Self::Waits | Self::WaitsToLoad)
+    }
 }
 
 /// One shard in the map.
@@ -97,7 +106,7 @@ impl Map {
                 if !slot.promote(boot, servers, notices) {
                     slot.wait();
                 }
-            } else if slot.has_backup_at(server) && slot.standing != Standing::Waits {
+            } else if slot.has_backup_at(server) && !slot.standing.is_away() {
                 slot.go_on_alone(notices);
             }
         }
@@ -137,17 +146,18 @@ impl Map {
         notices: &mut Vec<ClusterNotice>,
     ) {
         for slot in self.slots.values_mut() {
-            if slot.standing == Standing::Waits && slot.has_backup_at(server) {
+            if slot.standing.is_away() && slot.has_backup_at(server) {
                 let boot = (servers.boots)(slot.place.primary);
                 slot.promote(boot, servers, notices);
             }
             if slot.place.primary != server {
                 continue;
             }
-            if slot.standing == Standing::Waits {
-                let is_loading = matches!(slot.place.origin, Origin::Disk | Origin::Checkpoint { .. });
-                slot.standing = if is_loading { Standing::Loads } else { Standing::Held };
-            }
+            slot.standing = match slot.standing {
+                Standing::WaitsToLoad | Standing::Loads => Standing::Loads,
+                // A state that was loaded once is not loaded again, and nobody would say so.
+                Standing::Waits | Standing::Held => Standing::Held,
+            };
             // What became of its backup meanwhile was put off until somebody could be told.
             if slot.place.backup.is_some_and(|backup| !servers.live.contains(&backup.server)) {
                 slot.go_on_alone(notices);
@@ -179,7 +189,7 @@ impl Map {
         let Some(slot) = self.slots.get_mut(&shard).filter(|slot| slot.place.generation == generation) else {
             return Ok(());
         };
-        if slot.standing == Standing::Waits {
+        if slot.standing.is_away() {
             return Ok(());
         }
         match (slot.place.origin, newest) {
@@ -211,8 +221,7 @@ impl Map {
         notices: &mut Vec<ClusterNotice>,
     ) {
         let slot = self.slots.get_mut(&shard).filter(|slot| slot.place.generation == generation);
-        if let Some(slot) = slot.filter(|slot| slot.has_backup_at(backup) && slot.standing != Standing::Waits)
-        {
+        if let Some(slot) = slot.filter(|slot| slot.has_backup_at(backup) && !slot.standing.is_away()) {
             slot.shunned = Some(backup);
             slot.go_on_alone(notices);
         }
@@ -299,7 +308,10 @@ impl Slot {
     /// Nobody answers for it until its primary is back. Its backup, which lacks something, is kept until then: only the primary can be told
     /// to go on without it.
     fn wait(&mut self) {
-        self.standing = Standing::Waits;
+        self.standing = match self.standing {
+            Standing::Held | Standing::Waits => Standing::Waits,
+            Standing::Loads | Standing::WaitsToLoad => Standing::WaitsToLoad,
+        };
     }
 
     fn go_on_alone(&mut self, notices: &mut Vec<ClusterNotice>) {

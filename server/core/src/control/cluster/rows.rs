@@ -34,7 +34,7 @@ impl Cluster {
             let place = slot.place;
             let is_here = self.kept.servers.get(&place.primary).is_some_and(Server::is_live);
             let lack = match (slot.standing, place.backup) {
-                (Standing::Waits, _) => Lack::Primary,
+                (Standing::Waits | Standing::WaitsToLoad, _) => Lack::Primary,
                 _ if !is_here => Lack::Primary,
                 (Standing::Loads, _) => Lack::State,
                 (Standing::Held, None) if wants_backup => Lack::Backup,

@@ -54,6 +54,17 @@ impl Cluster {
         self.kept.servers.iter().filter(|(_, server)| server.is_live()).map(|(id, _)| *id).collect()
     }
 
+    /// Whether the primaries of all shards are here and know that they are, as the map is now.
+    pub(crate) fn has_primaries(&self) -> bool {
+        let kept = &self.kept;
+        let is_ready = |id: &ServerId, number: u64| {
+            let server = kept.servers.get(id);
+            server.is_some_and(|server| server.is_connected && server.is_live() && server.took >= number)
+        };
+        let is_settled = !kept.is_changed && kept.storing.is_none();
+        is_settled && kept.led.values().all(|((server, _), number)| is_ready(server, *number))
+    }
+
     /// A word of a server that was lost brings it back.
     pub(super) fn heard(&mut self, now: Moment, id: ServerId) {
         let Some(server) = self.kept.servers.get_mut(&id) else { return };

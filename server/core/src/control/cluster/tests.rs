@@ -321,6 +321,32 @@ fn a_state_that_cannot_be_loaded_ends_the_run_with_the_reason() {
     assert_eq!(table.failures, ["shard 1 cannot be restored from its disk: journal-1: bad checksum"]);
 }
 
+// Found by the simulated world (seed 14138): a clock that jumped at the coordinator, over a session that stayed. The run waited for ever
+// for a state to be loaded that was in force.
+#[test]
+fn a_state_that_was_loaded_is_not_waited_for_again_when_its_server_was_only_silent() {
+    for said_before in [true, false] {
+        let mut table = Table::at_work(1);
+        table.here(1, 2, &[on_disk(1, Generation(0))]);
+        let Place { shard, generation, .. } = table.place(1);
+        let restored = || ServerWord::Restored { shard, generation, version: Version(4), clock: Clock(4) };
+        if said_before {
+            table.word(1, restored());
+        }
+        table.pass(5, &[2]);
+        assert_eq!(table.cluster.lacks().len(), 1, "its lease is over");
+        table.pass(1, &[1, 2]);
+        let lacks: Vec<_> = table.cluster.lacks().iter().map(|lack| lack.lack).collect();
+        if said_before {
+            assert_eq!(lacks, []);
+        } else {
+            assert_eq!(lacks, [slackline_core::wire::Lack::State]);
+            table.word(1, restored());
+            assert_eq!(table.cluster.lacks(), []);
+        }
+    }
+}
+
 fn doubt(shard: u32, applied: u64, waiting: &[u64]) -> ServerWord {
     ServerWord::Doubt(Doubt {
         shard: ShardId(shard),

@@ -144,6 +144,40 @@ fn a_server_that_cannot_be_one_of_the_run_is_refused() {
     assert_eq!(refusals(&desk.say(9, here(1, 1, Vec::new()))), []);
 }
 
+// Found by the simulated world (seed 15088, with servers that die just after they took over): a worker repeated its ask while a server was
+// away that had no values yet, the run began, and ended by name when the server was back: its shard had no state.
+#[test]
+fn a_run_does_not_begin_while_a_server_that_has_shards_is_away() {
+    let shards = (0..2).map(|server| (ShardId(server), ServerId(server))).collect();
+    let mut desk = Desk::new(ControlSettings { servers: 2, shards, ..settings(1) });
+    let told = |effects: &[ControlEffect]| {
+        effects.iter().find_map(|effect| match effect {
+            ControlEffect::Send { message: ToPeer::Cluster(ServerOrder::Places { number, .. }), .. } => {
+                Some(ToServer::Cluster(ServerWord::Took { number: *number }))
+            }
+            _ => None,
+        })
+    };
+    let here = |boot| {
+        let (server, layout_hash, config_hash, holds) = (ServerId(1), 1, 2, Vec::new());
+        ToServer::Cluster(ServerWord::Here(Here { server, boot, layout_hash, config_hash, holds }))
+    };
+    desk.open(8, Role::Server);
+    let took = told(&desk.say(8, here(1))).unwrap();
+    desk.say(8, took);
+    desk.enlist(0);
+    desk.event(ControlEvent::Closed { session: SessionId(8) });
+    assert_eq!(works(&desk.say(0, ask(0, None))), []);
+    assert!(!desk.control.is_started());
+    // It is another process, and begins like the first.
+    desk.open(9, Role::Server);
+    let took = told(&desk.say(9, here(2))).unwrap();
+    assert!(!desk.control.is_started(), "it would be told to go on with what it never had");
+    let effects = desk.say(9, took);
+    assert!(desk.control.is_started() && works(&effects).len() == 1, "{effects:?}");
+    assert!(!effects.iter().any(|effect| matches!(effect, ControlEffect::End(_))));
+}
+
 #[test]
 fn a_server_takes_no_worker_before_it_has_its_shards() {
     let mut control =

@@ -130,6 +130,36 @@ fn what_a_worker_was_answered_is_taken_in_from_its_pieces_or_counts_as_seen() {
     assert_eq!(taken(&shard.state()).len(), 2);
 }
 
+// Found by the simulated world (seed 526, with checkpoints in most runs): a shard went on from a checkpoint of before an incarnation, which
+// then pushed at its clock while the other workers' rows were those of the cut.
+#[test]
+fn a_state_of_before_a_worker_came_is_behind_once_that_worker_comes_back_to_it() {
+    let (policy, steps) = (PolicySpec::Bsp, Steps::Parts);
+    let (former, later, other) = (Life::new(1, 5), Life::new(1, 7), Life::new(2, 4));
+    let mut shard = begun(policy, steps, &[former, other]);
+    for life in [former, other] {
+        tell(&mut shard, ShardEvent::Push(life.push(1, 0, LIVES)));
+    }
+    let ShardEvent::Enter { worker, incarnation, standing, batch_count, .. } =
+        later.enter(0, Standing::Joining)
+    else {
+        panic!("it enters");
+    };
+    // Its last push has no answer, whether it is its first or not.
+    for (answered, pulled) in [(Sequence(1), Version(0)), (Sequence(0), Version(9))] {
+        let mut restored = copy_of(&shard, policy, steps);
+        let clock = Clock(10);
+        tell(
+            &mut restored,
+            ShardEvent::Enter { worker, incarnation, clock, standing, batch_count, answered },
+        );
+        let push = Push { pulled, ..later.push(answered.0 + 1, clock.0, LIVES) };
+        tell(&mut restored, ShardEvent::Push(push));
+        assert_eq!(restored.table().clock_of(worker), Some(Clock(11)));
+        assert_eq!(restored.table().minimum(), Some(Clock(1)), "the other's row is that of the cut");
+    }
+}
+
 // Found by the simulated world: a newcomer that a checkpoint's cut had lifted waited for ever for a clock that nobody was left to close.
 #[test]
 fn nobody_waits_for_a_clock_below_all_that_join_when_nobody_else_is_left() {

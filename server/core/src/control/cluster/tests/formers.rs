@@ -29,7 +29,7 @@ fn a_shard_goes_back_to_the_disk_of_its_former_primary_where_the_next_had_nothin
     table.here(2, 2, &[on_disk(2, led)]);
     assert_eq!(
         (table.place(1).primary, table.cluster.kept.map.slots[&ShardId(1)].standing),
-        (ServerId(1), Standing::Waits)
+        (ServerId(1), Standing::WaitsToLoad)
     );
     assert!(table.notices.iter().any(|notice| matches!(notice, ClusterNotice::GoesBack { .. })));
     assert_eq!(table.cluster.lacks().iter().filter(|lack| lack.place.shard == ShardId(1)).count(), 1);
