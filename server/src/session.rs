@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use slackline_core::ids::{Sequence, SessionId, ShardId};
-use slackline_core::wire::{Status, ToServer, TransferHeader, TransferKind};
+use slackline_core::wire::{Status, ToPeer, ToServer, TransferHeader, TransferKind};
 use slackline_net::{
     Arriving, CloseCode, Connection, ConnectionError, ControlReceiver, ControlSender, Gather, Role, Settings,
     transfer,
@@ -37,7 +37,14 @@ pub(crate) struct Shared {
     /// Bytes of a frame's payload in a log at most: those of the largest shard.
     pub(crate) payload_max: u64,
     /// What a status says while control waits for its memory and hears nobody. A lock, since it is of two tasks; both run on one thread.
-    pub(crate) standstill: Mutex<Option<Status>>,
+    pub(crate) standstill: Mutex<Option<Standstill>>,
+}
+
+/// What is said while control hears nobody.
+#[derive(Clone, Debug)]
+pub(crate) struct Standstill {
+    pub(crate) welcome: ToPeer,
+    pub(crate) status: Status,
 }
 
 impl Shared {
@@ -47,13 +54,13 @@ impl Shared {
     }
 
     /// What a status says without control; none while control answers itself.
-    fn standstill(&self) -> Option<Status> {
+    fn standstill(&self) -> Option<Standstill> {
         self.standstill.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Control hears nobody until this is none again; a status says it so.
-    pub(crate) fn stand_still(&self, status: Option<Status>) {
-        *self.standstill.lock().unwrap_or_else(PoisonError::into_inner) = status;
+    pub(crate) fn stand_still(&self, standstill: Option<Standstill>) {
+        *self.standstill.lock().unwrap_or_else(PoisonError::into_inner) = standstill;
     }
 
     /// All of them, in their order.
@@ -76,6 +83,11 @@ pub(crate) async fn serve(id: SessionId, connection: Connection, shared: Arc<Sha
     let (shares, piece) = (shared.network.shares(), shared.payload_max);
     let arriving_room = Budget::new(shares.arriving, piece);
     shared.directory.insert(id, outgoing, connection.clone(), Budget::new(shares.leaving, piece));
+    let looks_on = matches!(connection.role(), Role::Observer | Role::Admin);
+    if looks_on && let Some(Standstill { welcome, .. }) = shared.standstill() {
+        // Control will say it once more, to somebody who has read what there is and gone.
+        shared.directory.send(id, Outgoing::Message(welcome));
+    }
     let opened = ControlEvent::Opened {
         session: id,
         role: connection.role(),
@@ -136,7 +148,7 @@ impl Session {
     async fn read(&self, mut receiver: ControlReceiver) -> Result<(), ConnectionError> {
         while let Some(message) = receiver.receive::<ToServer>().await? {
             if message == ToServer::Status
-                && let Some(status) = self.shared.standstill()
+                && let Some(Standstill { status, .. }) = self.shared.standstill()
             {
                 if self.shared.directory.begin_status(self.id) {
                     tokio::spawn(looks::send_status(self.id, status, self.shared.clone()));

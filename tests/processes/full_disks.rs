@@ -52,8 +52,9 @@ fn a_full_disk_under_a_shards_journal_is_named_and_waited_for() {
     until("the training", || cluster.status().output.contains("clock 5").then_some(()));
     cluster.servers[1].fill_disk(true);
     cluster.servers[1].line("cannot be written");
-    status_says(&cluster, "server 1: the journal of shard 1");
+    status_says(&cluster, "shard-00001-0000000000.journal of server 1 cannot be written");
     cluster.servers[1].fill_disk(false);
+    cluster.servers[1].line("the journal of shard 1 can be written again");
     for process in workers.iter().chain(&cluster.servers) {
         process.end_well();
     }

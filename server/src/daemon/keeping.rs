@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use super::Daemon;
 use super::troubles::Place;
 use crate::ledger::{Keep, Ledger, LedgerError};
+use crate::session::Standstill;
 
 /// How long a disk, or an etcd, that takes nothing is left alone.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -115,10 +116,6 @@ impl Daemon {
             let text = outcome.err().map(|error| format!("{}: {error}", self.home.surroundings.server));
             let said = text.clone().unwrap_or_default();
             if let Some(told) = self.troubles.note(Place::Ledger, text) {
-                match &told {
-                    Some(text) => tracing::warn!("{text}; nothing goes on before it can be"),
-                    None => tracing::info!("the coordinator's memory can be kept again"),
-                }
                 self.next.push_back(ControlEvent::Trouble(told));
             }
             if is_done {
@@ -144,7 +141,7 @@ impl Daemon {
         status
             .waits
             .insert(0, WaitRow::new(since.elapsed(), format!("{why}; nothing goes on before it can be")));
-        self.shared().stand_still(Some(status));
+        self.shared().stand_still(Some(Standstill { welcome: self.control.welcome(), status }));
     }
 }
 

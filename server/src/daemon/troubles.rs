@@ -1,4 +1,4 @@
-//! What this server cannot do at present and the user must know: the last word of it goes to the coordinator.
+//! What this server cannot do at present and the user must know: its own log has all of it, and the first of it goes to the coordinator.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +15,16 @@ pub(super) enum Place {
     Store,
 }
 
+impl Place {
+    fn is_well(self) -> String {
+        match self {
+            Self::Journal(shard) => format!("the journal of {shard} can be written again"),
+            Self::Ledger => "the coordinator's memory can be kept again".to_owned(),
+            Self::Store => "checkpoints can be stored again".to_owned(),
+        }
+    }
+}
+
 /// All trouble there is.
 #[derive(Debug, Default)]
 pub(super) struct Troubles {
@@ -26,6 +36,15 @@ impl Troubles {
     /// Takes note of trouble or of its end. What is to be told, where that changes it: the first of all that there is, or that there is none.
     #[expect(clippy::option_option, reason = "nothing new, the end of it, or what it is")]
     pub(super) fn note(&mut self, place: Place, text: Option<String>) -> Option<Option<String>> {
+        if self.now.get(&place) != text.as_ref() {
+            match &text {
+                Some(text) if place == Place::Ledger => {
+                    tracing::warn!("{text}; nothing goes on before it can be")
+                }
+                Some(text) => tracing::warn!("{text}"),
+                None => tracing::info!("{}", place.is_well()),
+            }
+        }
         match text {
             Some(text) => _ = self.now.insert(place, text),
             None => _ = self.now.remove(&place),

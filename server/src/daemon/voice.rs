@@ -36,6 +36,9 @@ impl Daemon {
                 | ClusterNotice::Back { .. }
                 | ClusterNotice::Goes { waiting: 0, .. },
             ) => tracing::info!("{notice}"),
+            // Its own trouble is in this log already.
+            Notice::Cluster(ClusterNotice::Trouble { server, .. })
+                if *server == self.home.surroundings.server => {}
             Notice::Cluster(_) => tracing::warn!("{notice}"),
             Notice::Grouped { generation, .. } => tracing::info!(group = generation.0, "{notice}"),
             Notice::Started { .. } | Notice::Evaluated { .. } | Notice::Chosen { .. } => {

@@ -194,6 +194,13 @@ impl Control {
         Moment(now.0.wrapping_add(self.offset))
     }
 
+    /// What a session begins with.
+    #[must_use]
+    pub const fn welcome(&self) -> ToPeer {
+        let (server, boot) = (self.settings.server, self.settings.boot);
+        ToPeer::Welcome { protocol: slackline_core::wire::PROTOCOL, server, boot }
+    }
+
     /// Takes one event in; what is to be done about it comes out in `effects`.
     pub fn handle(&mut self, now: Moment, event: ControlEvent, effects: &mut Vec<ControlEffect>) {
         self.take(self.moment(now), event, effects);
@@ -205,9 +212,7 @@ impl Control {
         match event {
             ControlEvent::Opened { session, role, address } => {
                 self.sessions.insert(session, Session { role, address, worker: None, server: None });
-                let (server, boot) = (self.settings.server, self.settings.boot);
-                let message = ToPeer::Welcome { protocol: slackline_core::wire::PROTOCOL, server, boot };
-                effects.push(ControlEffect::Send { session, message });
+                effects.push(ControlEffect::Send { session, message: self.welcome() });
             }
             ControlEvent::Message { session, message } => {
                 self.heard(now, session);
