@@ -95,7 +95,9 @@ async fn candidates(
 impl Observer {
     pub(crate) async fn connect(connector: &Connector, address: &str) -> Result<Self, String> {
         let connection = connector.connect(address, PATIENCE).await.map_err(|error| error.to_string())?;
-        let (sender, receiver) = connection.accept_control().await.map_err(|error| error.to_string())?;
+        let late = |_| format!("it let us in and did not speak within {} s", PATIENCE.as_secs());
+        let control = tokio::time::timeout(PATIENCE, connection.accept_control()).await.map_err(late)?;
+        let (sender, receiver) = control.map_err(|error| error.to_string())?;
         Ok(Self { sender, receiver, _connection: connection })
     }
 

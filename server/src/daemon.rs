@@ -2,6 +2,7 @@
 
 mod deciding;
 mod keeping;
+mod leaving;
 mod troubles;
 mod voice;
 
@@ -10,12 +11,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use slackline_core::config::Resolved;
-use slackline_core::ids::{Moment, ServerId, ShardId};
+use slackline_core::ids::{Moment, ShardId};
 use slackline_net::{CloseCode, Identity, Listener};
 use slackline_server_core::control::{Commit, End};
 use slackline_server_core::record::Figures;
 use slackline_server_core::{Control, ControlEffect, ControlEvent, HostEffect};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use crate::coordinator_link::{self, Words};
@@ -26,10 +26,11 @@ use crate::files::{FileError, Heading, Results, summary_of};
 use crate::home::Home;
 use crate::parts::{asked, heading};
 use crate::session::Shared;
+use crate::signals::Signals;
 use crate::start::Ended;
 use crate::ticks::Ticks;
 use crate::words::Word;
-use crate::{looks, peers, saver};
+use crate::{looks, saver};
 
 pub(crate) use keeping::Memory;
 use troubles::{Place, Troubles};
@@ -37,9 +38,6 @@ use voice::{repeated, result_line};
 
 /// Control events that may wait; when it is full, sessions read no further.
 pub(crate) const EVENTS_MAX: usize = 4096;
-
-/// How long the end waits for peers to read what they were told.
-const FAREWELL: Duration = Duration::from_secs(2);
 
 /// The control loop and what it acts on.
 pub(crate) struct Daemon {
@@ -52,6 +50,7 @@ pub(crate) struct Daemon {
     words: Words,
     results: Option<Results>,
     memory: Memory,
+    signals: Signals,
     /// Another candidate coordinates, or will, or a later process: nothing of this one counts any more.
     is_deposed: bool,
     /// A signal came.
@@ -91,6 +90,7 @@ impl Daemon {
         home: Home,
         results: Option<Results>,
         memory: Memory,
+        signals: Signals,
     ) -> Self {
         Self {
             control,
@@ -102,6 +102,7 @@ impl Daemon {
             words: Words::default(),
             results,
             memory,
+            signals,
             is_deposed: false,
             is_interrupted: false,
             first,
@@ -128,8 +129,6 @@ impl Daemon {
         let told = self.told.subscribe();
         let reporting = tokio::spawn(looks::report_waits(self.shared().clone(), wait_report, told));
         let linking = self.link();
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
         let lease = Duration::from_secs_f64(self.resolved.config.cluster.lease_s);
         let mut ticks = Ticks::new(Instant::now(), self.tick(), lease);
         for effect in std::mem::take(&mut self.first) {
@@ -140,8 +139,7 @@ impl Daemon {
             // waiting in the queue.
             let happening = tokio::select! {
                 biased;
-                _ = interrupt.recv() => Happening::Signal("interrupted"),
-                _ = terminate.recv() => Happening::Signal("terminated"),
+                signal = self.signals.recv() => Happening::Signal(signal),
                 () = Memory::lost(&mut self.memory.lost) => Happening::Deposed,
                 Some(word) = words.recv() => Happening::Word(word),
                 Some(event) = events.recv(), if ticks.let_events_first() => Happening::Event(event),
@@ -201,10 +199,12 @@ impl Daemon {
         if let Some(linking) = linking {
             linking.abort();
         }
-        self.farewell(&mut events).await;
-        self.forget().await;
+        let (code, why) = self.last_word();
+        self.hand_over().await;
+        self.farewell(code, why, &mut events).await;
+        self.forget();
         self.home.surroundings.links.close().await;
-        listener.close(CloseCode::Done, "the server ends").await;
+        listener.close(code, why).await;
         if self.is_deposed && !self.is_interrupted {
             tracing::warn!("this candidate coordinates no more; it stands by");
             return Ok(Ended::Deposed);
@@ -417,30 +417,6 @@ impl Daemon {
         }
         self.end = Some(end);
     }
-
-    /// Ends all sessions after what they were told; the coordinator ends the other servers.
-    async fn farewell(&mut self, events: &mut mpsc::Receiver<ControlEvent>) {
-        let (code, why) = if self.is_deposed || self.memory.lost.is_some() && self.end.is_none() {
-            (CloseCode::StandsBy, "this candidate coordinates no more")
-        } else {
-            (CloseCode::Done, "the server ends")
-        };
-        for session in self.shared().directory.sessions() {
-            self.shared().directory.send(session, Outgoing::Close(code, why.to_owned()));
-        }
-        let config = &self.resolved.config;
-        let is_over = matches!(self.end, Some(End::Complete | End::Failed(_)));
-        let ends_all = is_over || (self.is_interrupted && self.memory.lost.is_none());
-        if ends_all && !self.is_deposed && self.results.is_some() {
-            let own = usize::from(config.coordinator() == ServerId(0));
-            let others = config.cluster.addresses.iter().skip(own).cloned().collect::<Vec<_>>();
-            let reason = if is_over { "the run is over" } else { "server 0 was interrupted" };
-            peers::stop(&others, &self.identity, &self.shared().network, reason).await;
-        }
-        let shared = self.shared().clone();
-        let all_gone = async { while !shared.directory.is_empty() && events.recv().await.is_some() {} };
-        let _ = tokio::time::timeout(FAREWELL, all_gone).await;
-    }
 }
 
 /// What control is to know of what a host tells.
@@ -468,6 +444,8 @@ fn told_of(shard: ShardId, effect: HostEffect) -> Option<ControlEvent> {
 
 #[cfg(test)]
 mod tests {
+    use slackline_core::ids::ServerId;
+
     use super::*;
     use crate::pair;
     use crate::parts::control_settings;
@@ -483,7 +461,9 @@ mod tests {
         let shared = Arc::new(pair::shared(control, &surroundings));
         let machine = Control::new(control_settings(ServerId(0), &resolved, 1), Moment(0));
         let home = Home::new(&resolved, shared, surroundings, None);
-        let daemon = Daemon::new((machine, Vec::new()), resolved, identity, home, None, Memory::default());
+        let (_sender, signals) = Signals::by_hand();
+        let memory = Memory::default();
+        let daemon = Daemon::new((machine, Vec::new()), resolved, identity, home, None, memory, signals);
         word_sender.send(Word::HasValues(ShardId(3))).unwrap();
         word_sender.send(Word::Ended(ShardId(3))).unwrap();
         let error = daemon.run(pair::listener(&folder), events, words).await.unwrap_err();

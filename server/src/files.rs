@@ -97,25 +97,37 @@ impl Results {
     ///
     /// # Errors
     /// A file cannot be written.
-    pub fn begin(folder: &Path, configuration: &str) -> Result<Self, FileError> {
-        Self::open(folder, configuration, false)
+    pub fn begin(folder: &Path, configuration: &str, run: Option<u64>) -> Result<Self, FileError> {
+        Self::open(folder, configuration, run, false)
     }
 
-    /// The same for a run that goes on: its metrics so far stay, up to the last whole line.
+    /// The same for a run that goes on: its metrics so far stay, up to the last whole line. Those of another run do not: a candidate for the
+    /// coordinator may have led one before it.
     ///
     /// # Errors
     /// A file cannot be read or written.
-    pub fn go_on(folder: &Path, configuration: &str) -> Result<Self, FileError> {
-        Self::open(folder, configuration, true)
+    pub fn go_on(folder: &Path, configuration: &str, run: Option<u64>) -> Result<Self, FileError> {
+        Self::open(folder, configuration, run, true)
     }
 
-    fn open(folder: &Path, configuration: &str, goes_on: bool) -> Result<Self, FileError> {
+    fn open(folder: &Path, configuration: &str, run: Option<u64>, goes_on: bool) -> Result<Self, FileError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| FileError { path, source }
         };
         fs::create_dir_all(folder).map_err(failed(folder))?;
-        write_whole(&folder.join("config.toml"), configuration.as_bytes())?;
+        let mark = run
+            .map(|run| format!("\n# The results beside this are of run {run:016x}.\n"))
+            .unwrap_or_default();
+        let path = folder.join("config.toml");
+        let is_of_run = || fs::read_to_string(&path).is_ok_and(|former| former.ends_with(&mark));
+        let goes_on = goes_on && is_of_run();
+        if !goes_on {
+            // Before the mark says that they are of this run.
+            let path = folder.join("metrics.jsonl");
+            File::create(&path).map_err(failed(&path))?;
+        }
+        write_whole(&path, format!("{configuration}{mark}").as_bytes())?;
         let summary = folder.join("summary.json");
         match fs::remove_file(&summary) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(&summary)(error)),
@@ -288,6 +300,22 @@ mod tests {
             self.file.get_mut().truncate(length as usize);
             Ok(())
         }
+    }
+
+    #[test]
+    fn a_run_goes_on_with_its_own_metrics_and_with_no_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let metrics = || fs::read_to_string(folder.path().join("metrics.jsonl")).unwrap();
+        let summary = folder.path().join("summary.json");
+        drop(Results::begin(folder.path(), "seed = 1\n", Some(1)).unwrap());
+        fs::write(folder.path().join("metrics.jsonl"), "{}\n{}\n{\"cut").unwrap();
+        fs::write(&summary, "{}").unwrap();
+        drop(Results::go_on(folder.path(), "seed = 1\n", Some(1)).unwrap());
+        assert_eq!((metrics().as_str(), summary.exists()), ("{}\n{}\n", false));
+        // A candidate leads a run that another one has begun, in a folder of an earlier run.
+        fs::write(&summary, "{}").unwrap();
+        drop(Results::go_on(folder.path(), "seed = 1\n", Some(2)).unwrap());
+        assert_eq!((metrics().as_str(), summary.exists()), ("", false));
     }
 
     #[test]

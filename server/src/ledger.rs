@@ -12,6 +12,9 @@ use slackline_server_core::ControlEvent;
 
 use local::Local;
 
+/// How the last word of a run that failed begins; those who stand by end as it did.
+pub(crate) const FAILED: &str = "the run failed: ";
+
 /// The coordinator's memory cannot be kept or read.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
@@ -60,6 +63,17 @@ pub enum LedgerError {
         /// Its whole name.
         row: String,
     },
+    /// Somebody leads who is no candidate of this cluster.
+    #[error(
+        "another cluster of the same configuration keeps its run at {rows} in etcd (its coordinator is at {at}, which is not in cluster.coordinators): \
+         give each cluster a prefix of its own, etcd://HOST:PORT/PREFIX"
+    )]
+    OtherCluster {
+        /// What the names of its rows begin with.
+        rows: String,
+        /// Where it is reached.
+        at: String,
+    },
     /// Another candidate leads, so nothing of this one counts any more.
     #[error("this coordinator leads no more")]
     Deposed,
@@ -68,7 +82,7 @@ pub enum LedgerError {
 impl LedgerError {
     /// Whether the one who started the server can mend it.
     pub(crate) const fn is_users(&self) -> bool {
-        matches!(self, Self::OtherRun { .. })
+        matches!(self, Self::OtherRun { .. } | Self::OtherCluster { .. })
     }
 }
 

@@ -5,7 +5,7 @@
 //! in), `session` (one peer), `home` and `owner` (the shards' threads), `performer` (what they do), `directory` (who is connected), `links`
 //! and `coordinator_link` (the ways to other servers), `feeds` and `frames` (what a backup is given), `journal` (what the disk is given),
 //! `saver` (checkpoints), `ledger` and `etcd` (what a coordinator goes on with, in its own place or another's), `looks` (what the shards answer about themselves), `files`
-//! (what is left among the results), [`tracer`] (what is traced). `parts` is what they are made from.
+//! (what is left among the results), `signals` (what ends the process), [`tracer`] (what is traced). `parts` is what they are made from.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -35,6 +35,7 @@ mod peers;
 mod performer;
 mod saver;
 mod session;
+mod signals;
 mod start;
 mod ticks;
 pub mod tracer;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use slackline_checkpoint::Manifest;
@@ -13,7 +14,7 @@ use slackline_core::wire::Holding;
 use slackline_net::{Identity, Listener, NetworkThread, Settings};
 use slackline_server_core::assign::Position;
 use slackline_server_core::control::StateError;
-use slackline_server_core::{Control, ControlEffect, ControlSettings};
+use slackline_server_core::{Control, ControlEffect, ControlEvent, ControlSettings};
 use tokio::sync::{mpsc, watch};
 
 use crate::daemon::{Daemon, EVENTS_MAX, Memory};
@@ -21,7 +22,7 @@ use crate::directory::Directory;
 use crate::error::ServerError;
 use crate::files::Results;
 use crate::frames::Assembler;
-use crate::home::Home;
+use crate::home::{Home, Threads};
 use crate::journal;
 use crate::ledger::local::Local;
 use crate::ledger::{self, Keep, Ledger, LedgerError};
@@ -30,6 +31,8 @@ use crate::parts::{all_shards, boot_number, buffers, control_settings};
 use crate::performer::Surroundings;
 use crate::saver::{self, Saver};
 use crate::session::Shared;
+use crate::signals::Signals;
+use crate::words::Word;
 
 /// What a server is started with.
 pub struct ServerOptions {
@@ -106,6 +109,7 @@ pub(crate) struct Ground {
     pub(crate) listener: Option<Listener>,
     /// Turns true when this process may coordinate no more; none where nobody else could.
     pub(crate) lost: Option<watch::Receiver<bool>>,
+    pub(crate) signals: Signals,
 }
 
 /// Runs a server until the run is over; blocks the calling thread.
@@ -113,6 +117,7 @@ pub(crate) struct Ground {
 /// # Errors
 /// [`ServerError`]; nothing is left running.
 pub fn serve(options: ServerOptions) -> Result<Ended, ServerError> {
+    let signals = Signals::listen()?;
     let config = &options.resolved.config;
     if options.trace && config.sync.is_some() {
         return Err(ServerError::NothingToTrace);
@@ -122,7 +127,7 @@ pub fn serve(options: ServerOptions) -> Result<Ended, ServerError> {
     let folder = state_folder(&options.resolved, &options.out, options.index);
     let found = find(&options, &folder)?;
     let net = NetworkThread::start(&format!("server {}", options.index.0))?;
-    let ground = Ground { net, identity, network, listener: None, lost: None };
+    let ground = Ground { net, identity, network, listener: None, lost: None, signals };
     work(options, found, ground)
 }
 
@@ -130,100 +135,32 @@ pub fn serve(options: ServerOptions) -> Result<Ended, ServerError> {
 ///
 /// # Errors
 /// [`ServerError`].
-pub(crate) fn work(options: ServerOptions, mut found: Found, ground: Ground) -> Result<Ended, ServerError> {
-    let Ground { net, identity, network, listener, lost } = ground;
-    let config = &options.resolved.config;
-    let lease = Duration::from_secs_f64(config.cluster.lease_s);
+pub(crate) fn work(
+    mut options: ServerOptions,
+    mut found: Found,
+    mut ground: Ground,
+) -> Result<Ended, ServerError> {
+    let (keeps, signals) = (options.keeps, ground.signals.clone());
     let folder = state_folder(&options.resolved, &options.out, options.index);
-    let coordinates = options.index == config.coordinator();
-    let at = checkpoints_at(&options.resolved, &options.out);
-    let from = options.resume.as_ref().map(|from| from_of(from, at.as_deref())).transpose()?;
-    let resumed = match &from {
-        Some(from) => Some(
-            saver::resume(from, &options.resolved).map_err(|error| ServerError::Resume(error.to_string()))?,
-        ),
-        None => None,
-    };
-    let goes_on = found.kept.is_some() || resumed.is_some();
-    if let (Some(at), Some(resumed), true, None) = (&at, &resumed, coordinates, &found.kept) {
-        saver::may_follow(at, resumed, &options.resolved).map_err(ServerError::Resume)?;
-    }
-    if let (Some(at), true, false) = (&at, coordinates, goes_on) {
-        saver::clear(at, options.fresh).map_err(ServerError::Resume)?;
-    }
-    let results = match (coordinates, goes_on) {
-        (true, true) => Some(Results::go_on(&options.out, &options.resolved.to_toml())?),
-        (true, false) => Some(Results::begin(&options.out, &options.resolved.to_toml())?),
-        (false, _) => None,
-    };
-    let (listener, links) = {
-        let _within = net.handle().enter();
-        let links = Links::new(&identity, &network, options.addresses.clone(), lease)?;
-        let bind = || Listener::bind(options.bind, &identity, &network);
-        (listener.map_or_else(bind, Ok)?, Arc::new(links))
-    };
-    if config.servers > 1 && config.sync.is_none() && options.addresses.are_missing() {
-        return Err(ServerError::NoAddresses(config.servers));
-    }
-    let began = Instant::now();
-    let (word_sender, words) = mpsc::unbounded_channel();
-    let from = from.zip(resumed.as_ref().map(|manifest| manifest.number));
-    let saver = match at.clone().or_else(|| from.clone().map(|(from, _)| from)) {
-        Some(at) => Some(Saver::start(&options.resolved, at, from, word_sender.clone())?),
-        None => None,
-    };
-    let (saver, saving) = saver.unzip();
-    let all = all_shards(config);
-    let surroundings = Arc::new(Surroundings {
-        server: options.index,
-        config_hash: options.resolved.hash(),
-        began,
-        directory: Arc::new(Directory::new(all.len())),
-        buffers: buffers(&all),
-        words: word_sender,
-        runtime: net.handle().clone(),
-        links,
-        lease,
-        journals: folder.clone(),
-        disk: Arc::new(journal::Real),
-        saver: saver.clone(),
-    });
-    let (control, events) = mpsc::channel(EVENTS_MAX);
-    let shared = Arc::new(Shared {
-        directory: surroundings.directory.clone(),
-        owners: RwLock::default(),
-        control,
-        network,
-        config_hash: surroundings.config_hash,
-        payload_max: payload_max(all.values().map(|settings| settings.keys)),
-        standstill: Mutex::default(),
-    });
-    let ServerOptions { index, resolved, out, trace, ready, keeps, .. } = options;
-    let settings = control_settings(index, &resolved, boot_number(began));
-    let machine = control_of(settings, &mut found, resumed)?;
-    let ledger = match found.ledger.take() {
-        Some(mut ledger) => {
-            let snapshot = machine.0.state().map_err(|error| ServerError::Resume(error.to_string()))?;
-            net.block_on(async move { ledger.keep(Keep::Snapshot(&snapshot)).await.map(|()| Some(ledger)) })??
+    let ready = std::mem::replace(&mut options.ready, Box::new(|_| {}));
+    let begun = begin(options, &mut found, &mut ground);
+    let Ground { net, .. } = ground;
+    let Begun { daemon, listener, events, words, threads, saver } = match begun {
+        Ok(Some(begun)) => begun,
+        nothing => {
+            give_up(&net, found);
+            return nothing.map(|_| Ended::Interrupted);
         }
-        None => None,
     };
-    if let (Some(saver), Some(run)) = (&saver, machine.0.run()) {
-        saver.belongs_to(run);
-    }
-    let home = Home::new(&resolved, shared.clone(), surroundings.clone(), trace.then_some(out));
-    let threads = home.threads();
-    let daemon = Daemon::new(machine, resolved, identity, home, results, Memory { ledger, lost });
     ready(listener.local_address());
     let outcome = net.block_on(daemon.run(listener, events, words))?;
     net.stop();
-    drop((shared, surroundings));
     let panicked = threads.join();
-    if let (Some(saver), Some(saving)) = (saver, saving) {
+    if let Some((saver, saving)) = saver {
         saver.end();
-        // A store that hangs must not keep the process: what it was given has no manifest.
-        if !matches!(outcome, Ok(Ended::Interrupted)) {
-            drop(saving.join());
+        // A store that hangs must not keep the process, nor a candidate from standing by: what it was given has no manifest.
+        if !matches!(outcome, Ok(Ended::Interrupted | Ended::Deposed)) {
+            signals.unless_told(move || drop(saving.join()))?;
         }
     }
     if keeps != Keeps::ForAnyone
@@ -237,6 +174,133 @@ pub(crate) fn work(options: ServerOptions, mut found: Found, ground: Ground) -> 
         }
         outcome => outcome,
     }
+}
+
+/// Where it cannot begin, somebody else may: what was won with the memory is given back at once.
+fn give_up(net: &NetworkThread, found: Found) {
+    if let Some(ledger) = found.ledger {
+        // An etcd that does not hear it lets the leadership go when nobody renews it.
+        let _ = net.block_on(ledger.close(None, false));
+    }
+}
+
+/// A server that has all it needs.
+struct Begun {
+    daemon: Daemon,
+    listener: Listener,
+    events: mpsc::Receiver<ControlEvent>,
+    words: mpsc::UnboundedReceiver<Word>,
+    threads: Threads,
+    saver: Option<(Saver, JoinHandle<()>)>,
+}
+
+/// Reads what it goes on with and makes what it consists of. None where a signal came first. The ledger is taken when nothing can fail any more.
+fn begin(
+    options: ServerOptions,
+    found: &mut Found,
+    ground: &mut Ground,
+) -> Result<Option<Begun>, ServerError> {
+    let Ground { net, identity, network, listener, lost, signals } = ground;
+    let config = &options.resolved.config;
+    let lease = Duration::from_secs_f64(config.cluster.lease_s);
+    let folder = state_folder(&options.resolved, &options.out, options.index);
+    let coordinates = options.index == config.coordinator();
+    let at = checkpoints_at(&options.resolved, &options.out);
+    let from = options.resume.as_ref().map(|from| from_of(from, at.as_deref())).transpose()?;
+    let was_kept = found.kept.is_some();
+    let look = {
+        let (resolved, at, from, fresh) = (options.resolved.clone(), at.clone(), from.clone(), options.fresh);
+        let at = at.filter(|_| coordinates && !was_kept);
+        move || look_at_checkpoints(&resolved, at.as_deref(), from.as_deref(), fresh)
+    };
+    let Some(resumed) = signals.unless_told(look)?.transpose()? else { return Ok(None) };
+    let goes_on = was_kept || resumed.is_some();
+    let (listener, links) = {
+        let _within = net.handle().enter();
+        let links = Links::new(identity, network, options.addresses.clone(), lease)?;
+        let bind = || Listener::bind(options.bind, identity, network);
+        (listener.take().map_or_else(bind, Ok)?, Arc::new(links))
+    };
+    if config.servers > 1 && config.sync.is_none() && options.addresses.are_missing() {
+        return Err(ServerError::NoAddresses(config.servers));
+    }
+    let began = Instant::now();
+    let (word_sender, words) = mpsc::unbounded_channel();
+    let settings = control_settings(options.index, &options.resolved, boot_number(began));
+    let from = from.zip(resumed.as_ref().map(|manifest| manifest.number));
+    let machine = control_of(settings, found, resumed)?;
+    let results = match (coordinates, goes_on) {
+        (true, true) => Some(Results::go_on(&options.out, &options.resolved.to_toml(), machine.0.run())?),
+        (true, false) => Some(Results::begin(&options.out, &options.resolved.to_toml(), machine.0.run())?),
+        (false, _) => None,
+    };
+    let saver = match at.or_else(|| from.clone().map(|(from, _)| from)) {
+        Some(at) => Some(Saver::start(&options.resolved, at, from, word_sender.clone())?),
+        None => None,
+    };
+    let all = all_shards(config);
+    let surroundings = Arc::new(Surroundings {
+        server: options.index,
+        config_hash: options.resolved.hash(),
+        began,
+        directory: Arc::new(Directory::new(all.len())),
+        buffers: buffers(&all),
+        words: word_sender,
+        runtime: net.handle().clone(),
+        links,
+        lease,
+        journals: folder,
+        disk: Arc::new(journal::Real),
+        saver: saver.as_ref().map(|(saver, _)| saver.clone()),
+    });
+    let (control, events) = mpsc::channel(EVENTS_MAX);
+    let shared = Arc::new(Shared {
+        directory: surroundings.directory.clone(),
+        owners: RwLock::default(),
+        control,
+        network: *network,
+        config_hash: surroundings.config_hash,
+        payload_max: payload_max(all.values().map(|settings| settings.keys)),
+        standstill: Mutex::default(),
+    });
+    if let Some(mut ledger) = found.ledger.take() {
+        let snapshot = machine.0.state().map_err(|error| ServerError::Resume(error.to_string()))?;
+        let keep = async move {
+            let outcome = ledger.keep(Keep::Snapshot(&snapshot)).await;
+            (ledger, outcome)
+        };
+        let (ledger, outcome) = net.block_on(keep)?;
+        found.ledger = Some(ledger);
+        outcome?;
+    }
+    if let (Some((saver, _)), Some(run)) = (&saver, machine.0.run()) {
+        saver.belongs_to(run);
+    }
+    let ServerOptions { resolved, out, trace, .. } = options;
+    let home = Home::new(&resolved, shared, surroundings, trace.then_some(out));
+    let threads = home.threads();
+    let memory = Memory::new(found.ledger.take(), lost.take());
+    let daemon = Daemon::new(machine, resolved, identity.clone(), home, results, memory, signals.clone());
+    Ok(Some(Begun { daemon, listener, events, words, threads, saver }))
+}
+
+/// The checkpoint that the run goes on from, if it does. Those in the place `at`, where the run is to make its own, must not be later, and
+/// those of another run are cleared or refused; none where the run has its memory.
+fn look_at_checkpoints(
+    resolved: &Resolved,
+    at: Option<&str>,
+    from: Option<&str>,
+    fresh: bool,
+) -> Result<Option<Manifest>, ServerError> {
+    let resumed = from.map(|from| saver::resume(from, resolved)).transpose();
+    let resumed = resumed.map_err(|error| ServerError::Resume(error.to_string()))?;
+    match (at, &resumed) {
+        (Some(at), Some(resumed)) => saver::may_follow(at, resumed, resolved),
+        (Some(at), None) => saver::clear(at, fresh),
+        (None, _) => Ok(()),
+    }
+    .map_err(ServerError::Resume)?;
+    Ok(resumed)
 }
 
 /// Where a server keeps its own state.

@@ -113,7 +113,7 @@ pub fn simulate_watched(
     let began = Instant::now();
     let resolved = plan::with_recorded_times(resolved)?;
     let files = match &options.out {
-        Some(out) => Some(Files::begin(out, &resolved.to_toml())?),
+        Some(out) => Some(Files::begin(out, &resolved.to_toml(), None)?),
         None => None,
     };
     let every = Duration::from_secs_f64(resolved.config.metrics.every_s);

@@ -65,6 +65,10 @@ impl Daemon {
                 break;
             }
         }
+        if is_shared {
+            let now = self.now();
+            kept = self.memory.due(kept, !effects.is_empty(), now);
+        }
         (kept, effects)
     }
 }

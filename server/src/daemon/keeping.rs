@@ -2,21 +2,23 @@
 
 use std::time::{Duration, Instant};
 
-use slackline_core::config::Durability;
-use slackline_core::wire::{ToServer, WaitRow};
+use slackline_core::ids::Moment;
+use slackline_core::wire::{ServerWord, ToServer, WaitRow};
 use slackline_server_core::ControlEvent;
-use slackline_server_core::control::{End, MapRecord};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use slackline_server_core::control::MapRecord;
 use tokio::sync::watch;
 
 use super::Daemon;
 use super::troubles::Place;
-use crate::journal;
 use crate::ledger::{Keep, Ledger, LedgerError};
 use crate::session::Standstill;
 
 /// How long a disk, or an etcd, that takes nothing is left alone.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// How long events from which nothing followed wait for one from which something does, and how many do.
+const HOLD: Duration = Duration::from_secs(1);
+const HELD_MAX: usize = 1024;
 
 /// What is kept for a process that coordinates after this one.
 #[derive(Debug, Default)]
@@ -25,37 +27,44 @@ pub(crate) struct Memory {
     pub(crate) ledger: Option<Ledger>,
     /// Turns true when this process may coordinate no more; none where nobody else could.
     pub(crate) lost: Option<watch::Receiver<bool>>,
+    /// Events from which nothing has followed, which are written with the next one from which something does.
+    held: Vec<(Moment, ControlEvent)>,
+    /// When the first of them came.
+    held_since: Option<Moment>,
 }
 
 impl Memory {
+    pub(crate) fn new(ledger: Option<Ledger>, lost: Option<watch::Receiver<bool>>) -> Self {
+        Self { ledger, lost, ..Self::default() }
+    }
+
+    /// What of all that was not written yet is to be written now. Whoever goes on in this one's place does not miss time that passed and words
+    /// that only renewed a lease, as long as nothing has followed from them: it begins all leases anew. In a store that keeps the history of
+    /// its rows each would cost a transaction for nothing.
+    pub(super) fn due(
+        &mut self,
+        events: Vec<(Moment, ControlEvent)>,
+        has_effects: bool,
+        now: Moment,
+    ) -> Vec<(Moment, ControlEvent)> {
+        let all_wait = !has_effects && events.iter().all(|(_, event)| may_wait(event));
+        self.held.extend(events);
+        if self.held.is_empty() {
+            return Vec::new();
+        }
+        let since = *self.held_since.get_or_insert(now);
+        if all_wait && self.held.len() < HELD_MAX && now.since(since) < HOLD {
+            return Vec::new();
+        }
+        self.held_since = None;
+        std::mem::take(&mut self.held)
+    }
+
     /// Waits until this process may coordinate no more.
     pub(super) async fn lost(lost: &mut Option<watch::Receiver<bool>>) {
         match lost {
             // Whoever told it is gone means the same.
             Some(lost) => drop(lost.wait_for(|lost| *lost).await),
-            None => std::future::pending().await,
-        }
-    }
-}
-
-/// The signals that end a process, for whoever waits for a disk: the loop that hears them otherwise does not run meanwhile.
-#[derive(Default)]
-struct Signals(Option<(Signal, Signal)>);
-
-impl Signals {
-    async fn recv(&mut self) {
-        if self.0.is_none() {
-            let both =
-                signal(SignalKind::interrupt()).and_then(|one| Ok((one, signal(SignalKind::terminate())?)));
-            self.0 = both.ok();
-        }
-        match &mut self.0 {
-            Some((interrupt, terminate)) => {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                }
-            }
             None => std::future::pending().await,
         }
     }
@@ -72,7 +81,10 @@ impl Daemon {
             // It can only be too large, and is tried again with the next event; until then the events go on.
             Err(error) => return tracing::warn!("the coordinator's memory is not cut: {error}"),
         };
-        self.until_kept(Keep::Snapshot(&snapshot)).await;
+        if self.until_kept(Keep::Snapshot(&snapshot)).await {
+            // They are in it.
+            (self.memory.held, self.memory.held_since) = (Vec::new(), None);
+        }
     }
 
     /// Keeps a map of shards before any server is told of it. False when it cannot be any more.
@@ -88,7 +100,6 @@ impl Daemon {
             return !self.is_deposed;
         }
         let mut since = None;
-        let mut signals = Signals::default();
         while !self.is_deposed {
             let Some(ledger) = &mut self.memory.ledger else { return true };
             let lost = &mut self.memory.lost;
@@ -113,7 +124,7 @@ impl Daemon {
             }
             self.stand_still(*since.get_or_insert_with(Instant::now), said);
             tokio::select! {
-                () = signals.recv() => {
+                _ = self.signals.recv() => {
                     tracing::warn!("ends without what could not be kept; started again it goes on with what was");
                     (self.is_deposed, self.is_interrupted) = (true, true);
                 }
@@ -132,36 +143,6 @@ impl Daemon {
             .insert(0, WaitRow::new(since.elapsed(), format!("{why}; nothing goes on before it can be")));
         self.shared().stand_still(Some(Standstill { welcome: self.control.welcome(), status }));
     }
-
-    /// At the end: removes what no other process can go on with.
-    pub(super) async fn forget(&mut self) {
-        let config = &self.resolved.config;
-        let can_go_on = config.cluster.durability == Durability::Disk || config.checkpoint.every.is_some();
-        // A run that failed or was stopped goes on when it is started again; only a complete one stays over.
-        let forget = self.end == Some(End::Complete) || !can_go_on;
-        let over = self.end.as_ref().map(|end| match end {
-            End::Complete => "the run is complete",
-            End::Stopped(reason) | End::Failed(reason) => reason.as_str(),
-        });
-        if let Some(ledger) = self.memory.ledger.take().filter(|_| !self.is_deposed)
-            && let Err(error) = ledger.close(over, forget).await
-        {
-            tracing::warn!("{error}; candidates that stand by are not told that the run is over");
-        }
-        let folder = &self.home.surroundings.journals;
-        if !forget || self.is_deposed {
-            if matches!(self.end, Some(End::Failed(_))) && !self.is_deposed {
-                tracing::warn!(
-                    "what this server has of the run stays in {}: started again it goes on with that, or anew with --fresh",
-                    folder.display()
-                );
-            }
-            return;
-        }
-        if let Err(error) = journal::forget(folder) {
-            tracing::warn!("{} cannot be removed: {error}", folder.display());
-        }
-    }
 }
 
 /// What changes nothing that a restarted coordinator needs: most events of a training run, and what strangers can do.
@@ -174,4 +155,36 @@ pub(super) fn is_passing(event: &ControlEvent) -> bool {
         message,
         ToServer::Pull(_) | ToServer::PushNothing { .. } | ToServer::Status | ToServer::Commit { .. }
     )
+}
+
+/// What changes nothing but what is known of the time.
+const fn may_wait(event: &ControlEvent) -> bool {
+    matches!(
+        event,
+        ControlEvent::Tick
+            | ControlEvent::Message { message: ToServer::Renew | ToServer::Cluster(ServerWord::Alive), .. }
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_that_passed_is_written_with_what_follows_and_within_a_second() {
+        let mut memory = Memory::default();
+        let at = |milliseconds: u64| Moment(milliseconds * 1_000_000);
+        let tick = |milliseconds| (at(milliseconds), ControlEvent::Tick);
+        let none: Vec<(Moment, ControlEvent)> = Vec::new();
+        assert_eq!(memory.due(vec![tick(0)], false, at(0)), none);
+        assert_eq!(memory.due(vec![tick(250)], false, at(250)), none);
+        let persisted = (at(300), ControlEvent::Persisted { number: 1 });
+        let all = vec![tick(0), tick(250), persisted.clone()];
+        assert_eq!(memory.due(vec![persisted], false, at(300)), all, "in their order");
+        assert_eq!(memory.due(vec![tick(400)], true, at(400)), vec![tick(400)], "something followed from it");
+        assert_eq!(memory.due(vec![tick(500)], false, at(500)), none);
+        assert_eq!(memory.due(Vec::new(), false, at(600)), none);
+        assert_eq!(memory.due(vec![tick(1500)], false, at(1500)), vec![tick(500), tick(1500)]);
+        assert_eq!(memory.due(Vec::new(), true, at(1600)), none, "a look at the status is not written");
+    }
 }

@@ -60,6 +60,12 @@ impl Caller {
         Ok(Self { members, at: 0, patience })
     }
 
+    /// The same with another patience for each member.
+    pub(super) fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
     /// Calls a method. Every member is asked once at most, the one that answered last first. After an error nobody knows whether it was done.
     ///
     /// # Errors

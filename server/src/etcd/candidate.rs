@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use slackline_core::config::{Resolved, Store as Setting, timers};
+use slackline_core::config::{Etcd, Resolved, Store as Setting, timers};
 use slackline_net::{CloseCode, Handshake, Identity, Listener, NetworkThread, Role, Settings};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::sleep;
 
@@ -18,12 +17,19 @@ use super::protocol::{
 };
 use super::{EtcdError, Leadership, Rows, Store};
 use crate::error::ServerError;
-use crate::ledger::{Kept, Ledger, LedgerError};
+use crate::ledger::{FAILED, Kept, Ledger, LedgerError};
 use crate::links::Addresses;
+use crate::signals::Signals;
 use crate::start::{Ended, Found, Ground, Keeps, ServerOptions, work};
 
 /// Peers that are turned away at once; more wait.
 const TURNED_AWAY_AT_ONCE: usize = 64;
+
+/// Members of etcd that a call can ask, one after the other, within the life of a leadership.
+const PATIENCE: u32 = 2;
+
+/// What stands between the name of a candidate and its address.
+const AT: &str = " at ";
 
 /// Looks at who leads, within the life of a leadership.
 const LOOKS: u32 = 8;
@@ -63,10 +69,13 @@ type Outcome = Result<Lead, String>;
 
 /// Who stands by, and for what.
 struct Standing {
+    etcd: Etcd,
     caller: Caller,
     rows: Rows,
     name: String,
     lasts: Duration,
+    /// Where candidates of this cluster are: whoever leads is one of them.
+    coordinators: Vec<String>,
     /// The revision of the row `over` that was there before this process: it is of an earlier run.
     over: Option<i64>,
     /// What was said last, so that each thing is said once; whoever is turned away hears it too.
@@ -80,6 +89,7 @@ struct Standing {
 pub fn coordinate(options: CandidateOptions) -> Result<Ended, ServerError> {
     let CandidateOptions { index, resolved, mut bind, keys, out, fresh: wants_fresh, resume, ready } =
         options;
+    let signals = Signals::listen()?;
     let config = &resolved.config;
     let Setting::Etcd(etcd) = &config.cluster.store else {
         let text =
@@ -90,7 +100,7 @@ pub fn coordinate(options: CandidateOptions) -> Result<Ended, ServerError> {
     let lease = Duration::from_secs_f64(config.cluster.lease_s);
     let network = Settings::new(&config.transport, lease);
     let (mut ready, mut over, mut fresh) = (Some(ready), None, wants_fresh);
-    loop {
+    while !signals.has_come() {
         let net = NetworkThread::start("coordinator")?;
         let listener = {
             let _within = net.handle().enter();
@@ -99,7 +109,7 @@ pub fn coordinate(options: CandidateOptions) -> Result<Ended, ServerError> {
         // Where the system chose the port, it stays the same from now on.
         bind = listener.local_address();
         let name = format!(
-            "candidate {index} at {}",
+            "candidate {index}{AT}{}",
             config.cluster.coordinators.get(index).unwrap_or(&bind.to_string())
         );
         let standing = (
@@ -107,20 +117,25 @@ pub fn coordinate(options: CandidateOptions) -> Result<Ended, ServerError> {
             Rows::new(&etcd.prefix, resolved.hash()),
             name.clone(),
             timers::store_lease(lease),
+            config.cluster.coordinators.clone(),
+            signals.clone(),
         );
         if let Some(ready) = ready.take() {
             ready(bind);
         }
         let (stood, found_over) = net.block_on(async move {
-            let (etcd, rows, name, lasts) = standing;
-            let caller = Caller::new(&etcd, lasts / 2)?;
-            let mut standing = Standing { caller, rows, name, lasts, over, said: watch::Sender::default() };
-            let stood = standing.stand_by(listener, fresh).await?;
+            let (etcd, rows, name, lasts, coordinators, signals) = standing;
+            let caller = Caller::new(&etcd, lasts / PATIENCE)?;
+            let said = watch::Sender::default();
+            let mut standing = Standing { etcd, caller, rows, name, lasts, coordinators, over, said };
+            let stood = standing.stand_by(listener, fresh, signals).await?;
             Ok::<_, ServerError>((stood, standing.over))
         })??;
         (over, fresh) = (found_over, false);
         let (listener, (store, kept, lost)) = match stood {
             Stood::Leads(leads) => *leads,
+            // It ends as the one who led.
+            Stood::Over(text) if text.starts_with(FAILED) => return Err(ServerError::Run(text)),
             Stood::Over(text) => {
                 tracing::info!("{name} ends: {text}");
                 return Ok(Ended::Well);
@@ -146,8 +161,8 @@ pub fn coordinate(options: CandidateOptions) -> Result<Ended, ServerError> {
             keeps: Keeps::ForAnyone,
             ready: Box::new(|_| {}),
         };
-        let ground =
-            Ground { net, identity: identity.clone(), network, listener: Some(listener), lost: Some(lost) };
+        let (listener, signals) = (Some(listener), signals.clone());
+        let ground = Ground { net, identity: identity.clone(), network, listener, lost: Some(lost), signals };
         match work(options, found, ground) {
             Ok(Ended::Deposed) => {}
             Err(ServerError::Ledger(error @ (LedgerError::Etcd(_) | LedgerError::Deposed))) => {
@@ -156,19 +171,23 @@ pub fn coordinate(options: CandidateOptions) -> Result<Ended, ServerError> {
             ended => return ended,
         }
     }
+    Ok(Ended::Interrupted)
 }
 
 impl Standing {
     /// Turns everyone away until this candidate leads, the run is over or a signal comes.
-    async fn stand_by(&mut self, listener: Listener, fresh: bool) -> Result<Stood, ServerError> {
+    async fn stand_by(
+        &mut self,
+        listener: Listener,
+        fresh: bool,
+        mut signals: Signals,
+    ) -> Result<Stood, ServerError> {
         let listener = Arc::new(listener);
         let turning = tokio::spawn(turn_away(listener.clone(), self.said.subscribe()));
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
         let won = tokio::select! {
+            biased;
+            _ = signals.recv() => return Ok(Stood::Interrupted),
             won = self.campaign(fresh) => won?,
-            _ = interrupt.recv() => return Ok(Stood::Interrupted),
-            _ = terminate.recv() => return Ok(Stood::Interrupted),
         };
         turning.abort();
         // Its handle goes with the task: then this is the only one.
@@ -193,8 +212,16 @@ impl Standing {
             match self.attempt(&mut fresh).await {
                 Ok(Some(outcome)) => return Ok(outcome),
                 Ok(None) => {}
-                Err(error @ LedgerError::Unreadable { .. }) => return Err(error.into()),
-                Err(error) => self.say(format!("{} cannot lead: {error}", self.name)),
+                Err(error @ (LedgerError::Unreadable { .. } | LedgerError::OtherCluster { .. })) => {
+                    return Err(error.into());
+                }
+                Err(error) => {
+                    self.say(format!("{} cannot lead: {error}", self.name));
+                    // The keys may have been changed since they were read; where they are being changed, the next time reads them.
+                    if let Ok(caller) = Caller::new(&self.etcd, self.lasts / PATIENCE) {
+                        self.caller = caller;
+                    }
+                }
             }
             sleep(self.lasts / LOOKS).await;
         }
@@ -219,6 +246,9 @@ impl Standing {
         let campaign = Leadership::campaign(self.caller.clone(), &self.rows, &self.name, self.lasts);
         match campaign.await.map_err(failed)? {
             Campaign::Led(by) => {
+                if let Some(at) = stranger(&by, &self.coordinators) {
+                    return Err(LedgerError::OtherCluster { rows: self.rows.all().to_owned(), at });
+                }
                 self.say(format!("{} stands by: {by} leads", self.name));
                 Ok(None)
             }
@@ -253,6 +283,12 @@ impl Standing {
     }
 }
 
+/// Where a leader is that is no candidate of this cluster; its row says what it calls itself.
+fn stranger(by: &str, coordinators: &[String]) -> Option<String> {
+    let (_, at) = by.split_once(AT)?;
+    (!coordinators.iter().any(|own| own == at)).then(|| at.to_owned())
+}
+
 /// Tells whoever connects that this candidate does not lead, so that the next one is tried at once.
 async fn turn_away(listener: Arc<Listener>, said: watch::Receiver<String>) {
     let places = Arc::new(Semaphore::new(TURNED_AWAY_AT_ONCE));
@@ -274,5 +310,18 @@ async fn turn_one_away(handshake: Handshake, why: &str) {
     if let Ok(connection) = handshake.complete().await {
         let why = if why.is_empty() { "this candidate for the coordinator stands by" } else { why };
         connection.close(CloseCode::StandsBy, why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leader_that_is_no_candidate_here_is_of_another_cluster() {
+        let own = ["a:1".to_owned(), "b:1".to_owned()];
+        assert_eq!(stranger("candidate 1 at b:1", &own), None);
+        assert_eq!(stranger("candidate 1 at c:1", &own), Some("c:1".to_owned()));
+        assert_eq!(stranger("", &own), None, "its row was gone by then");
     }
 }

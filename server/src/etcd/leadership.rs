@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use slackline_core::config::timers::{STORE_ATTEMPTS, STORE_RENEWALS};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -12,9 +13,6 @@ use super::protocol::{
     RangeResponse, RequestOp, TXN, TxnRequest, TxnResponse,
 };
 use super::{EtcdError, Rows};
-
-/// Renewals within a lease.
-const RENEWALS: u32 = 3;
 
 /// How long a renewal that failed is waited for before the next attempt.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -88,7 +86,8 @@ impl Leadership {
     fn hold(caller: Caller, lease: i64, revision: i64, (since, lasts): (Instant, Duration)) -> Self {
         let (sender, lost) = watch::channel(false);
         let renewing = {
-            let caller = caller.clone();
+            // One member that hangs must not take the time in which another one would have answered.
+            let caller = caller.clone().with_patience(lasts / STORE_ATTEMPTS);
             tokio::spawn(async move {
                 renew(caller, lease, since, lasts).await;
                 sender.send_replace(true);
@@ -129,7 +128,7 @@ impl Drop for Leadership {
 /// Renews the lease until it is gone or cannot be renewed in time. Counted from before each renewal was sent: etcd counts from when it came.
 async fn renew(mut caller: Caller, lease: i64, mut since: Instant, lasts: Duration) {
     loop {
-        sleep(lasts / RENEWALS).await;
+        sleep(lasts / STORE_RENEWALS).await;
         let renewed = async {
             loop {
                 let began = Instant::now();

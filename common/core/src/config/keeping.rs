@@ -21,6 +21,7 @@ pub(super) fn keeping(rule: &mut impl FnMut(&[&str], &dyn Fn(&Entries) -> Option
         let wrong = !is_checkpoint_place(entries.text("checkpoint.at"));
         wrong.then_some(Fault::NotAStore { expected: CHECKPOINT_PLACE })
     });
+    rule(&["checkpoint.at", "checkpoint.every_clocks", "cluster.store", "sync.method"], &shared);
     rule(&["guard.on_norm", "guard.norm_max", "sync.method"], &norm);
 }
 
@@ -62,6 +63,16 @@ fn takeover(entries: &Entries) -> Option<Fault> {
     (has_candidates && search <= takeover).then_some(Fault::Nesting {
         inner: "putting another coordinator in the place of a lost one",
         inner_s: takeover.as_secs_f64(),
+    })
+}
+
+/// The folder among the results, which is the default, is another one for each candidate and each server.
+fn shared(entries: &Entries) -> Option<Fault> {
+    let is_apart = !is_allreduce(entries) && entries.text("cluster.store") != "local";
+    let is_made = entries.int::<i64>("checkpoint.every_clocks") > 0;
+    (is_apart && is_made && entries.text("checkpoint.at").is_empty()).then_some(Fault::Unfit {
+        rule: "cluster.store is etcd, so the checkpoints must lie where every server and every candidate reaches them: give a folder that \
+               all of them share, or s3://bucket/prefix",
     })
 }
 

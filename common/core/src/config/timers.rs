@@ -49,8 +49,22 @@ pub const ATTEMPT: [Duration; 2] = [Duration::from_millis(500), Duration::from_s
 /// The longest pause between two attempts of a server, whatever the lease.
 const SERVER_RETRY_MAX: Duration = Duration::from_secs(1);
 
-/// The shortest life of a lease in etcd: it counts in whole seconds, and takes none that is not well above the time of its own elections.
-const STORE_LEASE_MIN: u64 = 2;
+/// The shortest life of a lease in etcd: it counts in whole seconds. While etcd elects a leader of its own nobody can renew one, for up to two
+/// seconds with its usual settings; a leadership must not end by that.
+const STORE_LEASE_MIN: u64 = 5;
+
+/// How much longer a leadership may outlive its last renewal: an etcd that has elected a leader of its own meanwhile counts all leases anew
+/// from then on, as it cannot know what the former one had heard.
+const STORE_ELECTION: Duration = Duration::from_secs(3);
+
+/// Takeovers that a coordinator in etcd is looked for, where that is not set and more than [`SEARCH`] leases.
+const SEARCH_TAKEOVERS: u32 = 2;
+
+/// Renewals of a leadership in etcd within its length.
+pub const STORE_RENEWALS: u32 = 3;
+
+/// Members of etcd that a renewal can ask, one after the other, within the length of a leadership.
+pub const STORE_ATTEMPTS: u32 = 8;
 
 /// How long the leadership of a coordinator in etcd outlives its last renewal: a lease, in whole seconds.
 #[must_use]
@@ -59,10 +73,21 @@ pub fn store_lease(lease: Duration) -> Duration {
     Duration::from_secs(seconds.max(STORE_LEASE_MIN))
 }
 
-/// How long putting another coordinator in the place of a lost one may take: until etcd lets its leadership go, and a lease for the change.
+/// How long putting another coordinator in the place of a lost one may take: until etcd lets its leadership go, with an election of etcd's
+/// own in between, and a lease for the change.
 #[must_use]
 pub fn takeover(lease: Duration) -> Duration {
-    store_lease(lease) + lease
+    store_lease(lease) + STORE_ELECTION + lease
+}
+
+/// How long a server is looked for where that is not set.
+#[must_use]
+pub fn search(lease: Duration, store: &Store) -> Duration {
+    let leases = lease * SEARCH;
+    match store {
+        Store::Local => leases,
+        Store::Etcd(_) => leases.max(takeover(lease) * SEARCH_TAKEOVERS),
+    }
 }
 
 /// Bounds of a tick: a clock that is looked at more often costs, and one that is looked at less makes metrics late.
@@ -181,6 +206,10 @@ impl Timers {
         let timer = |name, value, from, below| Timer { name, value, from, below };
         let under = |name, value| Some(Below { name, value, or_equal: false });
         let within = |name, value| Some(Below { name, value, or_equal: true });
+        let search = match self.store_lease {
+            Some(_) => "cluster.connect_timeout_s, else 6 leases, at least 2 takeovers",
+            None => "cluster.connect_timeout_s, else 6 leases",
+        };
         let mut rows = vec![
             timer("tick", self.tick, "lease / 20, 10 ms to 250 ms", under("keep-alive", self.keep_alive)),
             timer("server retry", self.server_retry, "lease / 8, at most 1 s", under("lease", self.lease)),
@@ -202,15 +231,15 @@ impl Timers {
                 "cluster.lease_s",
                 self.promotion.and_then(|most| under("promotion", most)),
             ),
-            timer("search", self.connect, "cluster.connect_timeout_s, else 6 leases", None),
+            timer("search", self.connect, search, None),
         ];
         if let Some(promotion) = self.promotion {
             rows.push(timer("promotion", promotion, "2 leases, at most", under("search", self.connect)));
         }
         if let Some(store_lease) = self.store_lease {
-            let from = "lease in whole seconds, at least 2 s; renewed three times within it";
+            let from = "lease in whole seconds, at least 5 s; renewed three times within it";
             rows.push(timer("leadership", store_lease, from, under("takeover", takeover(self.lease))));
-            let from = "leadership and a lease, at most";
+            let from = "leadership, an election of etcd (3 s) and a lease, at most";
             rows.push(timer("takeover", takeover(self.lease), from, under("search", self.connect)));
         }
         rows
@@ -287,11 +316,12 @@ mod tests {
 
     #[test]
     fn with_etcd_a_takeover_ends_before_workers_give_up() {
-        for (lease, leadership) in [("0.5", 2), ("2.0", 2), ("2.5", 3), ("10.0", 10)] {
+        for (lease, leadership) in [("0.5", 5), ("2.0", 5), ("5.5", 6), ("10.0", 10)] {
             let etcd = [("cluster.store", "\"etcd://a:1\""), ("cluster.coordinators", "[\"b:1\"]")];
             let timers = timers(&[&etcd[..], &[("cluster.lease_s", lease)]].concat());
             assert_eq!(timers.store_lease, Some(Duration::from_secs(leadership)), "{lease}");
             assert_eq!(timers.misfits().count(), 0, "{lease}");
+            assert!(timers.connect >= takeover(timers.lease) * 2, "{lease}");
             assert!(timers.comment().contains("leadership"));
         }
         assert!(!timers(&[]).comment().contains("leadership"));

@@ -62,13 +62,14 @@ fn cluster(entries: &Entries) -> Cluster {
     let lease_s = entries.float("cluster.lease_s");
     // An allreduce has no shards that could be copied or kept.
     let has_shards = sync(entries).is_none();
+    let store = store::of(entries);
     Cluster {
         addresses: texts("cluster.addresses"),
         keys: entries.text("cluster.keys").to_owned(),
         lease_s,
         connect_timeout_s: entries
             .float_or("cluster.connect_timeout_s")
-            .unwrap_or_else(|| lease_s * f64::from(timers::SEARCH)),
+            .unwrap_or_else(|| timers::search(Duration::from_secs_f64(lease_s), &store).as_secs_f64()),
         wait_report_s: entries.float_or("cluster.wait_report_s").unwrap_or(lease_s / 2.0),
         shards_per_server: entries.int("cluster.shards_per_server"),
         shard_bytes: entries.int("cluster.shard_bytes"),
@@ -86,7 +87,7 @@ fn cluster(entries: &Entries) -> Cluster {
             Steps::Parts
         },
         state: given(entries, "cluster.state"),
-        store: store::of(entries),
+        store,
         coordinators: if has_shards { texts("cluster.coordinators") } else { Vec::new() },
     }
 }

@@ -69,7 +69,8 @@ pub(super) const RUN: &[Key] = &[
         Absent::Default("\"auto\""),
         "seconds",
         "How long a worker looks for a server before it gives up and names it. auto: six leases, which is time for another server to \
-         take its place, or for itself to come back.",
+         take its place, or for itself to come back; with cluster.store = \"etcd://...\" at least twice as long as another coordinator needs to \
+         take the place of a lost one.",
     )
     .beside_the_result(),
     Key::new(

@@ -145,7 +145,8 @@ fn every_mistake_has_its_line() {
         ),
         (
             &[("cluster.store", "\"etcds://a:1\""), ("cluster.coordinators", "[\"b:1\"]")],
-            "default: cluster.store_keys = \"\": etcds:// needs the folder with ca.pem, cert.pem and key.pem that etcd accepts",
+            "default: cluster.store_keys = \"\": etcds:// needs the folder with ca.pem, cert.pem and key.pem that etcd accepts, or one of \
+             `slackline keys`",
         ),
         (
             &[
@@ -154,8 +155,17 @@ fn every_mistake_has_its_line() {
                 ("cluster.store", "\"etcd://a:1\""),
                 ("cluster.coordinators", "[\"b:1\"]"),
             ],
-            "b.toml: cluster.connect_timeout_s = 5.0: too short: putting another coordinator in the place of a lost one takes 6 s (it \
+            "b.toml: cluster.connect_timeout_s = 5.0: too short: putting another coordinator in the place of a lost one takes 11 s (it \
              follows from cluster.lease_s), and this must be longer; give more than that, or \"auto\"",
+        ),
+        (
+            &[
+                ("checkpoint.every_clocks", "50"),
+                ("cluster.store", "\"etcd://a:1\""),
+                ("cluster.coordinators", "[\"b:1\"]"),
+            ],
+            "default: checkpoint.at = \"\": cluster.store is etcd, so the checkpoints must lie where every server and every candidate reaches \
+             them: give a folder that all of them share, or s3://bucket/prefix",
         ),
         (
             &[("checkpoint.at", "\"gs://abc\"")],
