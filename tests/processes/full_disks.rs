@@ -18,7 +18,7 @@ const KEPT: &[(&str, &str)] = &[
 const EPOCHS: u64 = 6;
 
 /// Waits until `slackline status` says it.
-fn status_says(cluster: &Cluster, what: &str) {
+fn status_says(cluster: &Cluster<'_>, what: &str) {
     until(what, || {
         let status = cluster.status();
         assert_eq!(status.code, 0, "{}", status.error);

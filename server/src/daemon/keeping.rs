@@ -144,7 +144,7 @@ impl Daemon {
         let forget = self.end == Some(End::Complete) || !can_go_on;
         let over = self.end.as_ref().map(|end| match end {
             End::Complete => "the run is complete",
-            End::Stopped(reason) | End::Failed(reason) => reason.as_str(),
+            End::Stopped(reason) | End::Failed(reason) | End::Refused(reason) => reason.as_str(),
         });
         if let Some(ledger) = self.memory.ledger.take().filter(|_| !self.is_deposed)
             && let Err(error) = ledger.close(over, forget).await
