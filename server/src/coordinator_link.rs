@@ -10,7 +10,7 @@ use slackline_net::{CloseCode, ConnectionError, ControlReceiver, ControlSender};
 use slackline_server_core::ControlEvent;
 use tokio::sync::mpsc;
 
-use crate::links::{Links, Reached};
+use crate::links::{FIRST_PAUSE, Links, Reached};
 
 /// Words that may wait for the coordinator to take them. When it takes none for so many, the session is begun anew.
 const WORDS_MAX: usize = 4096;
@@ -37,13 +37,15 @@ impl Words {
     }
 }
 
-/// Keeps a session with the coordinator until the control loop is gone.
+/// Keeps a session with the coordinator until the control loop is gone. Where a session brought no order, the next one is waited for longer
+/// each time: a coordinator that refuses is not asked without end.
 pub(crate) async fn keep(
     coordinator: ServerId,
     links: Arc<Links>,
     words: Words,
     control: mpsc::Sender<ControlEvent>,
 ) {
+    let mut pause = FIRST_PAUSE;
     loop {
         let Reached { connection, sender, receiver } = links.reach(coordinator).await;
         let (said, waiting) = mpsc::channel(WORDS_MAX);
@@ -51,8 +53,11 @@ pub(crate) async fn keep(
         if control.send(ControlEvent::CoordinatorOpened).await.is_err() {
             return;
         }
+        let mut is_taken_in = false;
         let ended = tokio::select! {
-            ended = hear(receiver, &control) => ended,
+            // First: what the coordinator said last is worth more than that nothing can be said to it any more.
+            biased;
+            ended = hear(receiver, &control, &mut is_taken_in) => ended,
             ended = speak(sender, waiting) => ended,
         };
         words.set(None);
@@ -62,6 +67,12 @@ pub(crate) async fn keep(
         }
         if control.send(ControlEvent::CoordinatorLost).await.is_err() {
             return;
+        }
+        if is_taken_in {
+            pause = FIRST_PAUSE;
+        } else {
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(links.longest_pause());
         }
     }
 }
@@ -79,14 +90,15 @@ async fn speak(
 async fn hear(
     mut receiver: ControlReceiver,
     control: &mpsc::Sender<ControlEvent>,
+    is_taken_in: &mut bool,
 ) -> Result<(), ConnectionError> {
     while let Some(message) = receiver.receive::<ToPeer>().await? {
         let event = match message {
-            ToPeer::Cluster(order) => ControlEvent::Ordered(order),
-            ToPeer::Refused(refusal) => {
-                tracing::error!("the coordinator refuses this server: {}", refusal.text);
-                continue;
+            ToPeer::Cluster(order) => {
+                *is_taken_in = true;
+                ControlEvent::Ordered(order)
             }
+            ToPeer::Refused(refusal) => ControlEvent::CoordinatorRefused(refusal),
             other => {
                 tracing::debug!("the coordinator says what is none of a server's business: {other:?}");
                 continue;

@@ -211,6 +211,7 @@ impl Daemon {
         }
         match (self.end, self.broken) {
             (Some(End::Failed(text)), _) => Err(ServerError::Run(text)),
+            (Some(End::Refused(text)), _) => Err(ServerError::Refused(text)),
             (_, Some(broken)) => Err(broken.into()),
             (Some(End::Complete | End::Stopped(_)) | None, None) if !self.is_interrupted => Ok(Ended::Well),
             _ => Ok(Ended::Interrupted),

@@ -49,6 +49,9 @@ pub enum ServerError {
     /// The run failed.
     #[error("{0}")]
     Run(String),
+    /// The coordinator says that this process cannot be one of the run.
+    #[error("{0}")]
+    Refused(String),
 }
 
 impl ServerError {
@@ -61,7 +64,8 @@ impl ServerError {
             | Self::NothingToTrace
             | Self::NoAddresses(_)
             | Self::Resume(_)
-            | Self::Etcd(_) => true,
+            | Self::Etcd(_)
+            | Self::Refused(_) => true,
             Self::Ledger(error) => error.is_users(),
             Self::File(error) => error.is_users(),
             Self::Thread(_) | Self::Stopped(_) | Self::Journal(_) | Self::Run(_) => false,

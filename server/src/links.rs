@@ -107,6 +107,11 @@ impl Links {
         })
     }
 
+    /// The longest wait before another attempt.
+    pub(crate) const fn longest_pause(&self) -> Duration {
+        self.longest_pause
+    }
+
     /// Where the servers are, as far as it is known now.
     pub(crate) fn addresses(&self) -> Vec<String> {
         self.addresses.all()

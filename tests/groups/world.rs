@@ -230,7 +230,7 @@ impl World {
                     format!("{progress:?} of {total} samples")
                 });
             }
-            End::Stopped(text) | End::Failed(text) => text,
+            End::Stopped(text) | End::Failed(text) | End::Refused(text) => text,
         };
         let has_done = self.control.record().is_some_and(|record| record.progress(self.now).samples > 0);
         let is_named = self.processes.iter().any(|process| {

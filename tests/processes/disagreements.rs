@@ -45,6 +45,35 @@ fn another_configuration_is_refused_at_once() {
 }
 
 #[test]
+fn a_server_with_another_configuration_ends_at_once() {
+    // Case 57, for servers: it was refused and called again without end, and so did its log.
+    let stage = Stage::new();
+    let cluster = Cluster::start(&stage, &[]);
+    cluster.servers[1].kill();
+    let mlp = ["--set", "model.kind=\"mlp\"", "--set", "model.widths=[8]"];
+    for (other, words) in [
+        (&["--set", "optimizer.rate=0.02"][..], ["server 1's configuration", "slackline config show"]),
+        (&mlp[..], ["server 1's model", "[model]"]),
+    ] {
+        let began = Instant::now();
+        let ended = cluster.start_server(1, other).end();
+        assert!(began.elapsed() < AT_ONCE, "{:?} until it gave up\n{}", began.elapsed(), ended.error);
+        assert_eq!(ended.code, 2, "{}", ended.error);
+        let reason = reason(&ended);
+        assert!(reason.contains("server 0 refuses this process"), "{reason}");
+        assert!(words.iter().all(|words| reason.contains(words)), "{reason}");
+        assert!(!ended.error.contains("it is tried again"), "{}", ended.error);
+    }
+    // The right one is welcome after that.
+    let again = cluster.start_server(1, &[]);
+    for worker in ["worker a", "worker b"].map(|name| cluster.worker(name, &[])) {
+        worker.end_well();
+    }
+    again.end_well();
+    cluster.servers[0].end_well();
+}
+
+#[test]
 fn keys_that_are_missing_or_of_another_authority_are_named_at_once() {
     let stage = Stage::new();
     let cluster = Cluster::start(&stage, &[]);

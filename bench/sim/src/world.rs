@@ -440,7 +440,7 @@ impl World {
         if server == 0 {
             self.over = Some(match end {
                 End::Complete => Over::Complete,
-                End::Stopped(text) | End::Failed(text) => Over::Failed(text),
+                End::Stopped(text) | End::Failed(text) | End::Refused(text) => Over::Failed(text),
             });
         }
     }

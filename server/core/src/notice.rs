@@ -101,6 +101,11 @@ pub enum Notice {
         /// Why.
         text: String,
     },
+    /// The coordinator does not take this server in for now.
+    NotTaken {
+        /// Why.
+        text: String,
+    },
     /// The held-out examples were evaluated.
     Evaluated {
         /// Samples handed out by then.
@@ -201,6 +206,7 @@ impl fmt::Display for Notice {
                 write!(f, "refused {message} from {address}: the role {role} does not allow it")
             }
             Self::Refused { address, text } => write!(f, "turned {address} away: {text}"),
+            Self::NotTaken { text } => write!(f, "{text}; it is tried again"),
             Self::Grouped { generation, members, topology, clock, source } => {
                 match topology {
                     Topology::Auto => write!(f, "{generation}: {members} workers measure")?,

@@ -32,7 +32,7 @@ impl Daemon {
         let over = self.end.as_ref().map(|end| match end {
             End::Complete => "the run is complete".to_owned(),
             End::Stopped(reason) => format!("the run was stopped: {reason}"),
-            End::Failed(reason) => format!("{FAILED}{reason}"),
+            End::Failed(reason) | End::Refused(reason) => format!("{FAILED}{reason}"),
         });
         let Some(ledger) = self.memory.ledger.take().filter(|_| !self.is_deposed) else { return };
         let forget = self.is_of_no_use();

@@ -25,7 +25,9 @@ impl Daemon {
             }
             Notice::WrongRole { role, message, .. } => self.say_refusal(&format!("{role} {message}"), notice),
             Notice::Refused { text, .. } => self.say_refusal(text, notice),
-            Notice::Misfit { .. } | Notice::Repeated(_) => tracing::warn!("{notice}"),
+            Notice::Misfit { .. } | Notice::Repeated(_) | Notice::NotTaken { .. } => {
+                tracing::warn!("{notice}")
+            }
             Notice::Left { worker, .. } | Notice::Recovered { worker, .. } => {
                 tracing::info!(worker = worker.0, "{notice}");
             }

@@ -39,10 +39,8 @@ impl Law for VersionStaleness {
                 shard,
                 event: ShardEvent::Enter { worker, incarnation, standing: Standing::Joining, .. },
                 ..
-            } if self.begins_early => {
-                if shard.members().all(|member| member != (*worker, *incarnation)) {
-                    self.bound = None;
-                }
+            } if self.begins_early && shard.members().all(|member| member != (*worker, *incarnation)) => {
+                self.bound = None;
             }
             Sight::Sent { key, computed_on, claimed } => {
                 return holds(LAW, computed_on == claimed, || {

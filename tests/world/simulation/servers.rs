@@ -172,6 +172,7 @@ impl World {
         let event = match what {
             Outward::Connected => ControlEvent::CoordinatorOpened,
             Outward::Message(ToPeer::Cluster(order)) => ControlEvent::Ordered(order),
+            Outward::Message(ToPeer::Refused(refusal)) => ControlEvent::CoordinatorRefused(refusal),
             Outward::Failed | Outward::Lost => {
                 self.servers[server].link = None;
                 let when = self.now.after(self.chance.micros(10_000, 300_000));
@@ -352,7 +353,14 @@ impl World {
             }
             ControlEffect::Notice(_) => {}
             ControlEffect::End(End::Stopped(reason)) if reason == TOLD_TO_GO => self.crash_server(server)?,
-            ControlEffect::End(end) => self.server_ends(server, end),
+            ControlEffect::End(end) => {
+                // No other process of its index lives, and all have one configuration.
+                let is_welcome = !matches!(end, End::Refused(_));
+                holds("whoever belongs to the run is taken in", is_welcome, || {
+                    format!("server {server}: {end:?}")
+                })?;
+                self.server_ends(server, end);
+            }
         }
         Ok(())
     }

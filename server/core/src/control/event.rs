@@ -5,7 +5,7 @@ use std::time::Duration;
 use bincode::{Decode, Encode};
 use slackline_core::ids::{Clock, Generation, Incarnation, ServerId, SessionId, ShardId, Version, WorkerId};
 use slackline_core::role::Role;
-use slackline_core::wire::{Doubt, Mark, Place, ServerOrder, ServerWord, ToPeer, ToServer};
+use slackline_core::wire::{Doubt, Mark, Place, Refusal, ServerOrder, ServerWord, ToPeer, ToServer};
 
 use super::cluster::MapRecord;
 use crate::assign::Position;
@@ -133,6 +133,8 @@ pub enum ControlEvent {
     CoordinatorOpened,
     /// The session with the coordinator is over.
     CoordinatorLost,
+    /// The coordinator does not take this server in, and closes the session.
+    CoordinatorRefused(Refusal),
     /// The coordinator orders something.
     Ordered(ServerOrder),
     /// The map with this number is stored.
@@ -248,4 +250,6 @@ pub enum End {
     Stopped(String),
     /// The run has failed.
     Failed(String),
+    /// The coordinator says that this process cannot be one of the run, which goes on without it.
+    Refused(String),
 }

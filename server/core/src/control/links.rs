@@ -2,7 +2,7 @@
 
 use slackline_core::config::timers::RENEWALS;
 use slackline_core::ids::{Clock, Incarnation, Moment, ServerId, SessionId, ShardId, WorkerId};
-use slackline_core::wire::{Mark, Placed, Refusal, RefusalCode, ServerOrder, ServerWord, Text, ToPeer};
+use slackline_core::wire::{Here, Mark, Placed, Refusal, RefusalCode, ServerOrder, ServerWord, Text, ToPeer};
 
 use super::cluster::{Out, View};
 use super::coordinator::Coordinator;
@@ -49,7 +49,11 @@ impl Control {
                 self.places.is_linked = false;
                 return self.go_unanswered(effects);
             }
-            ControlEvent::Ordered(order) => return self.ordered(now, order, effects),
+            ControlEvent::CoordinatorRefused(refusal) => return self.refused_by(&refusal, effects),
+            ControlEvent::Ordered(order) => {
+                self.refusal = None;
+                return self.ordered(now, order, effects);
+            }
             ControlEvent::Persisted { number } => {
                 return self.with_cluster(|cluster| cluster.persisted(number));
             }
@@ -198,6 +202,34 @@ impl Control {
         }
     }
 
+    /// Whether a server can be one of the run.
+    fn may_be_one(&self, here: &Here) -> Result<(), (RefusalCode, String)> {
+        let (settings, server) = (&self.settings, here.server);
+        let mismatch = |text| Err((RefusalCode::Mismatch, text));
+        if server == settings.server || server.0 >= settings.servers {
+            return mismatch(format!(
+                "{server} is the coordinator itself or none of the {} servers of the run; start one process an index, with the same \
+                 configuration",
+                settings.servers
+            ));
+        }
+        self.same_run(&server.to_string(), here.layout_hash, here.config_hash)?;
+        let Some(cluster) = &self.cluster else {
+            let text = format!(
+                "{} coordinates no servers; compare `slackline config show` on both machines",
+                settings.server
+            );
+            return Err((RefusalCode::OutOfPlace, text));
+        };
+        if cluster.is_of_another_run(here) {
+            return mismatch(format!(
+                "{server} has shards of a run that the coordinator knows nothing of: give the coordinator the state of that run again \
+                 (cluster.state), or restart {server} with --fresh"
+            ));
+        }
+        Ok(())
+    }
+
     /// A word of another server.
     pub(super) fn server_word(
         &mut self,
@@ -206,31 +238,11 @@ impl Control {
         word: ServerWord,
         effects: &mut Vec<ControlEffect>,
     ) {
-        let Some(cluster) = &mut self.cluster else {
-            let text = format!(
-                "{} coordinates no servers; speak to {}",
-                self.settings.server, self.settings.coordinator_at
-            );
-            return self.refuse(session, RefusalCode::OutOfPlace, text, effects);
-        };
         if let ServerWord::Here(here) = &word {
-            let settings = &self.settings;
-            let server = here.server;
-            let problem = if server == settings.server || server.0 >= settings.servers {
-                Some(format!("the run has no {server} but this one"))
-            } else if here.layout_hash != settings.layout_hash || here.config_hash != settings.config_hash {
-                Some(format!("{server} has another model or configuration than the run; give all the same"))
-            } else if cluster.is_of_another_run(here) {
-                Some(format!(
-                    "{server} has shards of a run that the coordinator knows nothing of: give the coordinator the state of that run again \
-                     (cluster.state), or restart {server} with --fresh"
-                ))
-            } else {
-                None
-            };
-            if let Some(text) = problem {
-                return self.refuse(session, RefusalCode::Mismatch, text, effects);
+            if let Err((code, text)) = self.may_be_one(here) {
+                return self.refuse(session, code, text, effects);
             }
+            let server = here.server;
             if let Some(peer) = self.sessions.get_mut(&session) {
                 peer.server = Some(server);
             }

@@ -149,7 +149,7 @@ impl Control {
     }
 
     fn may_join(&mut self, join: &Join) -> Result<(), (RefusalCode, String)> {
-        self.same_run(join.layout_hash, join.config_hash)?;
+        self.same_run("the worker", join.layout_hash, join.config_hash)?;
         let (server, at) = (self.settings.server, self.settings.coordinator_at);
         let Some(coordinator) = &mut self.coordinator else {
             return Err((RefusalCode::OutOfPlace, format!("{server} is not the coordinator; join at {at}")));
@@ -165,11 +165,17 @@ impl Control {
         coordinator.agree_on_data(join).map_err(|text| (RefusalCode::Mismatch, text))
     }
 
-    fn same_run(&self, layout_hash: u64, config_hash: u64) -> Result<(), (RefusalCode, String)> {
+    /// Whether somebody has the model and the configuration of the run.
+    pub(super) fn same_run(
+        &self,
+        who: &str,
+        layout_hash: u64,
+        config_hash: u64,
+    ) -> Result<(), (RefusalCode, String)> {
         let settings = &self.settings;
         if layout_hash != settings.layout_hash {
             let text = format!(
-                "the worker's model has another layout (fingerprint {layout_hash:016x}) than the run: {} ({:016x}); give both \
+                "{who}'s model has another layout (fingerprint {layout_hash:016x}) than the run: {} ({:016x}); give both \
                  the same [model]",
                 settings.layout_text, settings.layout_hash
             );
@@ -177,7 +183,7 @@ impl Control {
         }
         if config_hash != settings.config_hash {
             let text = format!(
-                "the worker's configuration (fingerprint {config_hash:016x}) differs from that of {} ({:016x}); compare \
+                "{who}'s configuration (fingerprint {config_hash:016x}) differs from that of {} ({:016x}); compare \
                  `slackline config show` on both machines",
                 settings.server, settings.config_hash
             );
@@ -193,7 +199,7 @@ impl Control {
         register: &Register,
         effects: &mut Vec<ControlEffect>,
     ) {
-        if let Err((code, text)) = self.same_run(register.layout_hash, register.config_hash) {
+        if let Err((code, text)) = self.same_run("the worker", register.layout_hash, register.config_hash) {
             self.refuse(session, code, text, effects);
             return;
         }

@@ -14,6 +14,7 @@ mod links;
 mod members;
 mod messages;
 mod places;
+mod refusals;
 mod state;
 mod waiting;
 
@@ -145,6 +146,8 @@ pub struct Control {
     batch_count: Option<u64>,
     /// It was asked to end.
     going: Option<Going>,
+    /// Why the coordinator does not take this server in, as it was said last.
+    refusal: Option<String>,
     ended: Option<End>,
 }
 
@@ -174,6 +177,7 @@ impl Control {
             latest: now,
             batch_count: None,
             going: None,
+            refusal: None,
             ended: None,
         };
         if control.settings.coordinator.is_some() {
@@ -348,7 +352,7 @@ impl Control {
         }
         let text = match &end {
             End::Complete => "the run is complete",
-            End::Stopped(reason) | End::Failed(reason) => reason.as_str(),
+            End::Stopped(reason) | End::Failed(reason) | End::Refused(reason) => reason.as_str(),
         };
         let text = format!("{} ends: {text}", self.settings.server);
         let workers: Vec<SessionId> =
@@ -419,7 +423,7 @@ impl Control {
     #[must_use]
     pub fn phase(&self, now: Moment) -> Phase {
         match &self.ended {
-            Some(End::Failed(text)) => Phase::Failed(Text::new(text.clone())),
+            Some(End::Failed(text) | End::Refused(text)) => Phase::Failed(Text::new(text.clone())),
             Some(_) => Phase::Finished,
             None if !self.started => Phase::Waiting {
                 here: self.members.registered(),

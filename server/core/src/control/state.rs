@@ -152,7 +152,7 @@ impl Control {
         match &self.ended {
             Some(End::Complete) => return effects.push(ControlEffect::End(End::Complete)),
             // Whoever starts it again has mended what it failed of, or thought better of stopping it.
-            Some(End::Stopped(_) | End::Failed(_)) | None => self.ended = None,
+            Some(End::Stopped(_) | End::Failed(_) | End::Refused(_)) | None => self.ended = None,
         }
         self.open_link(latest, effects);
         self.settle(latest, effects);

@@ -467,5 +467,6 @@ mod groups;
 mod keeping;
 mod losses;
 mod newcomers;
+mod refusals;
 mod returns;
 mod waiting;
