@@ -415,6 +415,7 @@ fn a_stale_leave_and_an_enter_after_finish_do_no_harm() {
     for message in [leave(Outcome::Done), ToServer::Enter { clock: Clock(3) }] {
         assert_eq!(refusals(&desk.say(2, message))[0].0, RefusalCode::Fenced);
     }
+    assert_eq!(desk.control.refused().fenced, 2, "late words are counted");
     // One that has no work comes back into the clock table as often as it likes.
     let finished = ControlEffect::Shards(ShardEvent::Finish { worker: other.0 });
     let entered = ControlEffect::Shards(ShardEvent::Reenter { worker: other.0, clock: Clock(4) });
