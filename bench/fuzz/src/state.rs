@@ -56,7 +56,7 @@ fn zeros(keys: KeyRange) -> Arc<Vec<f32>> {
     Arc::new(vec![0.0; keys.as_indices().len()])
 }
 
-/// Facts of a shard that has taken the push of one worker, as [`facts`] reads them.
+/// Facts of a shard that has taken the push of one worker, as the target reads them.
 #[must_use]
 pub fn sample() -> Vec<u8> {
     let settings = settings();
