@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 
 use crate::cluster::{Cluster, PACED};
-use crate::process::until;
+use crate::process::{Process, until};
 use crate::stage::Stage;
 
 /// Whatever is acknowledged is on the disks; only the end is evaluated, and metrics are not written meanwhile.
@@ -17,6 +17,14 @@ const KEPT: &[(&str, &str)] = &[
 
 const EPOCHS: u64 = 6;
 
+/// A run of two workers that trains.
+fn in_the_middle(stage: &Stage) -> (Cluster<'_>, [Process; 2]) {
+    let cluster = Cluster::start(stage, &[KEPT, PACED].concat());
+    let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
+    until("the training", || cluster.status().output.contains("clock 5").then_some(()));
+    (cluster, workers)
+}
+
 /// Waits until `slackline status` says it.
 fn status_says(cluster: &Cluster<'_>, what: &str) {
     until(what, || {
@@ -29,10 +37,8 @@ fn status_says(cluster: &Cluster<'_>, what: &str) {
 #[test]
 fn a_full_disk_under_the_coordinators_memory_is_named_and_waited_for() {
     let stage = Stage::new();
-    let cluster = Cluster::start(&stage, &[KEPT, PACED].concat());
-    let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
+    let (cluster, workers) = in_the_middle(&stage);
     let coordinator = &cluster.servers[0];
-    until("the training", || cluster.status().output.contains("clock 5").then_some(()));
     coordinator.fill_disk(true);
     coordinator.line("nothing goes on before it can be");
     status_says(&cluster, "nothing goes on before it can be");
@@ -47,9 +53,7 @@ fn a_full_disk_under_the_coordinators_memory_is_named_and_waited_for() {
 #[test]
 fn a_full_disk_under_a_shards_journal_is_named_and_waited_for() {
     let stage = Stage::new();
-    let cluster = Cluster::start(&stage, &[KEPT, PACED].concat());
-    let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
-    until("the training", || cluster.status().output.contains("clock 5").then_some(()));
+    let (cluster, workers) = in_the_middle(&stage);
     cluster.servers[1].fill_disk(true);
     cluster.servers[1].line("cannot be written");
     status_says(&cluster, "shard-00001-0000000000.journal of server 1 cannot be written");
@@ -65,9 +69,7 @@ fn a_full_disk_under_a_shards_journal_is_named_and_waited_for() {
 #[test]
 fn a_coordinator_that_stands_before_a_full_disk_ends_when_it_is_told_and_goes_on_when_it_is_started_again() {
     let stage = Stage::new();
-    let cluster = Cluster::start(&stage, &[KEPT, PACED].concat());
-    let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
-    until("the training", || cluster.status().output.contains("clock 5").then_some(()));
+    let (cluster, workers) = in_the_middle(&stage);
     cluster.servers[0].fill_disk(true);
     cluster.servers[0].line("nothing goes on before it can be");
     cluster.servers[0].signal(Signal::SIGTERM);

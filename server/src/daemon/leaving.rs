@@ -21,7 +21,7 @@ impl Daemon {
     /// What every peer is told last.
     pub(super) const fn last_word(&self) -> (CloseCode, &'static str) {
         if self.is_deposed || self.memory.lost.is_some() && self.end.is_none() {
-            (CloseCode::StandsBy, "this candidate coordinates no more")
+            (CloseCode::StandsBy, "this process coordinates no more")
         } else {
             (CloseCode::Done, "the server ends")
         }
