@@ -1,6 +1,7 @@
 //! What a server's parts are made from, out of the configuration: for the daemon and for the simulator.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -143,9 +144,11 @@ pub fn asked(config: &Config, whole: bool) -> Asked<'_> {
     }
 }
 
-/// A number that another start of the process does not have: the time and the process's own number.
+/// A number that another start of the process does not have, on any machine: the time, the process's own number, and what the system has
+/// drawn for it, since clocks can be set back.
 pub(crate) fn boot_number(began: Instant) -> u64 {
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let nanoseconds = since_epoch.as_nanos() as u64 ^ began.elapsed().as_nanos() as u64;
-    nanoseconds.rotate_left(20) ^ u64::from(std::process::id())
+    let drawn = RandomState::new().build_hasher().finish();
+    nanoseconds.rotate_left(20) ^ u64::from(std::process::id()) ^ drawn
 }

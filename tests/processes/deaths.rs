@@ -9,7 +9,7 @@ use slackline_core::wire::{ToPeer, ToServer};
 use slackline_net::Role;
 
 use crate::by_hand::name_of;
-use crate::cluster::{Cluster, PACED};
+use crate::cluster::{Cluster, PACED, free_address};
 use crate::peer::Peer;
 use crate::process::until;
 use crate::stage::Stage;
@@ -111,6 +111,49 @@ fn a_server_that_is_gone_for_good_is_named_with_its_address() {
     for worker in workers {
         assert_eq!(worker.end().code, 1);
     }
+}
+
+#[test]
+fn of_two_processes_with_one_index_the_older_ends_by_name_and_the_run_goes_on_with_the_newer() {
+    // Case 14: two machines were started under the same identity, and unseated each other without end.
+    let stage = Stage::new();
+    let over = [
+        ("cluster.lease_s", "1.0"),
+        ("cluster.replicas", "2"),
+        ("cluster.durability", "\"replicated\""),
+        ("train.epochs", "20"),
+    ];
+    let cluster = Cluster::start(&stage, &[&over[..], PACED].concat());
+    let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
+    let coordinator = &cluster.servers[0];
+    coordinator.line("shard 1 has an equal copy at server 0");
+    coordinator.line("test accuracy");
+    let address = free_address();
+    let newer = cluster.start_server(1, &["--bind", &address, "--advertise", &address]);
+    let ended = cluster.servers[1].end();
+    assert_eq!(ended.code, 2, "{}", ended.error);
+    let at = ended
+        .error
+        .find("error: server 0 refuses this process: server 1 is the process that calls from 127.0.0.1:");
+    let reason = &ended.error[at.unwrap_or_else(|| panic!("{}", ended.error))..];
+    assert!(
+        reason.contains("this one, which calls from 127.0.0.1:") && reason.lines().count() <= 2,
+        "{reason}"
+    );
+    assert!(reason.contains("was replaced; start one process an index"), "{reason}");
+    coordinator.line("was replaced; start one process an index");
+    coordinator.line("server 0 answers for shard 1 now, in place of server 1");
+    for worker in workers {
+        worker.end_well();
+    }
+    coordinator.end_well();
+    assert!(cluster.has_trained_for(20));
+    let restarts = coordinator.transcript().matches("server 1 was restarted").count();
+    assert_eq!(restarts, 1, "they unseated each other");
+    // The addresses of the run name the older one, so nobody could tell the newer one that the run is over.
+    newer.signal(Signal::SIGTERM);
+    newer.end_well();
+    assert!(!newer.has_said("refuses this process"));
 }
 
 #[test]

@@ -203,7 +203,7 @@ impl Control {
     }
 
     /// Whether a server can be one of the run.
-    fn may_be_one(&self, here: &Here) -> Result<(), (RefusalCode, String)> {
+    fn may_be_one(&self, here: &Here, address: &str) -> Result<(), (RefusalCode, String)> {
         let (settings, server) = (&self.settings, here.server);
         let mismatch = |text| Err((RefusalCode::Mismatch, text));
         if server == settings.server || server.0 >= settings.servers {
@@ -221,6 +221,13 @@ impl Control {
             );
             return Err((RefusalCode::OutOfPlace, text));
         };
+        if cluster.is_replaced(here) {
+            return mismatch(format!(
+                "{server} is the process that calls from {} now; this one, which calls from {address}, was replaced; start one process an \
+                 index",
+                cluster.calls_from(server)
+            ));
+        }
         if cluster.is_of_another_run(here) {
             return mismatch(format!(
                 "{server} has shards of a run that the coordinator knows nothing of: give the coordinator the state of that run again \
@@ -239,13 +246,21 @@ impl Control {
         effects: &mut Vec<ControlEffect>,
     ) {
         if let ServerWord::Here(here) = &word {
-            if let Err((code, text)) = self.may_be_one(here) {
+            let server = here.server;
+            let address = self.sessions.get(&session).map(|peer| peer.address.clone()).unwrap_or_default();
+            if let Some(cluster) = &mut self.cluster
+                && self.server_sessions.get(&server).is_some_and(|present| *present > session)
+            {
+                cluster.comes_late(here);
+            }
+            if let Err((code, text)) = self.may_be_one(here, &address) {
+                effects.push(ControlEffect::Notice(Notice::Refused { address, text: text.clone() }));
                 return self.refuse(session, code, text, effects);
             }
-            let server = here.server;
             if let Some(peer) = self.sessions.get_mut(&session) {
                 peer.server = Some(server);
             }
+            self.with_cluster(|cluster| cluster.called_from(server, &address));
             let former = self.server_sessions.insert(server, session).filter(|former| *former != session);
             effects.extend(former.map(|session| ControlEffect::Close { session }));
         }

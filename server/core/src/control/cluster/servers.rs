@@ -13,11 +13,18 @@ use super::going::Going;
 use super::map::{Map, Servers};
 use super::notice::ClusterNotice;
 
+/// Former processes of a server that are remembered: one that still lives then comes back at once.
+const REPLACED_MAX: usize = 16;
+
 /// One server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub(super) struct Server {
     /// The number of its process; none while it was never heard.
     pub(super) boot: Option<u64>,
+    /// Where that process calls from, for people.
+    calls_from: String,
+    /// The numbers of the processes in whose place others came, the oldest first. They are never this server again.
+    replaced: Vec<u64>,
     pub(super) heard: Option<Moment>,
     /// Its lease is over, or it was let go.
     pub(super) is_lost: bool,
@@ -46,6 +53,15 @@ impl Server {
     /// Whether it can be counted on.
     pub(super) fn is_live(&self) -> bool {
         self.boot.is_some() && !self.is_lost
+    }
+
+    fn replace(&mut self, boot: u64) {
+        if !self.replaced.contains(&boot) {
+            if self.replaced.len() == REPLACED_MAX {
+                self.replaced.remove(0);
+            }
+            self.replaced.push(boot);
+        }
     }
 }
 
@@ -106,11 +122,38 @@ impl Cluster {
         is_unknown && !here.holds.is_empty()
     }
 
+    /// Whether another process came in the place of this one. The newest counts: whoever starts a server again means it.
+    pub(crate) fn is_replaced(&self, here: &Here) -> bool {
+        self.kept.servers.get(&here.server).is_some_and(|server| server.replaced.contains(&here.boot))
+    }
+
+    /// A process that is older than the present one of its server says so only now.
+    pub(crate) fn comes_late(&mut self, here: &Here) {
+        if let Some(server) = self.kept.servers.get_mut(&here.server)
+            && server.boot != Some(here.boot)
+        {
+            server.replace(here.boot);
+        }
+    }
+
+    /// Where a server's process calls from.
+    pub(crate) fn calls_from(&self, id: ServerId) -> &str {
+        self.kept.servers.get(&id).map_or("", |server| &server.calls_from)
+    }
+
+    /// The process of a server is there, and calls from this address.
+    pub(crate) fn called_from(&mut self, id: ServerId, address: &str) {
+        if let Some(server) = self.kept.servers.get_mut(&id) {
+            address.clone_into(&mut server.calls_from);
+        }
+    }
+
     /// A server says who it is, over a new session.
     pub(super) fn here(&mut self, now: Moment, id: ServerId, here: &Here) {
         let Some(server) = self.kept.servers.get_mut(&id) else { return };
         let before = server.boot.replace(here.boot);
         if before != Some(here.boot) {
+            before.into_iter().for_each(|before| server.replace(before));
             // A new process was told nothing, and the map has what becomes of the one before.
             server.is_lost &= !server.is_gone();
             server.going = None;

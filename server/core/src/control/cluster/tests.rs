@@ -3,6 +3,7 @@
 mod formers;
 mod going;
 mod moves;
+mod processes;
 
 use proptest::prelude::*;
 use slackline_core::ids::{Sequence, Version};

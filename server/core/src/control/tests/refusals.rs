@@ -1,7 +1,7 @@
-//! A server that the coordinator refuses, as it sees that itself.
+//! Servers that the coordinator refuses, as they see that themselves, and as the coordinator does.
 
 use super::*;
-use slackline_core::wire::{Refusal, Text};
+use slackline_core::wire::{Here, Refusal, ServerWord, Text};
 
 /// Another server than the coordinator's, with a worker and an open session with the coordinator.
 fn server() -> Desk {
@@ -62,4 +62,59 @@ fn a_server_that_may_come_again_says_why_it_must_once_for_each_reason() {
     // Once it was taken in, a refusal is news.
     desk.event(ControlEvent::Ordered(ServerOrder::Heard));
     assert_eq!(notices(&refused(&mut desk, RefusalCode::Full, "no room")).len(), 1);
+}
+
+/// The process with this number says over a new session that it is server 1.
+fn calls(desk: &mut Desk, session: u64, boot: u64) -> Vec<ControlEffect> {
+    desk.open(session, Role::Server);
+    says(desk, session, boot)
+}
+
+fn says(desk: &mut Desk, session: u64, boot: u64) -> Vec<ControlEffect> {
+    let (server, layout_hash, config_hash, holds) = (ServerId(1), 1, 2, Vec::new());
+    desk.say(
+        session,
+        ToServer::Cluster(ServerWord::Here(Here { server, boot, layout_hash, config_hash, holds })),
+    )
+}
+
+// Case 14: two machines were started as the same server, and each took the other's place again and again.
+#[test]
+fn of_two_processes_of_one_index_the_newer_stays_and_the_older_is_refused_with_both_addresses() {
+    let mut desk = Desk::new(ControlSettings { servers: 2, ..settings(1) });
+    assert_eq!(refusals(&calls(&mut desk, 1, 71)), []);
+    let effects = calls(&mut desk, 2, 72);
+    assert_eq!(refusals(&effects), []);
+    assert!(effects.contains(&ControlEffect::Close { session: SessionId(1) }));
+    let text = "server 1 is the process that calls from 10.0.0.2:9 now; this one, which calls from 10.0.0.3:9, was replaced; start one \
+                process an index";
+    let refused = calls(&mut desk, 3, 71);
+    assert_eq!(refusals(&refused), [(RefusalCode::Mismatch, text.to_owned())]);
+    assert_eq!(notices(&refused), [format!("turned 10.0.0.3:9 away: {text}")]);
+    assert!(
+        !refused.contains(&ControlEffect::Close { session: SessionId(2) }),
+        "the newer one hears nothing of it"
+    );
+    // One that only lost its session is welcome, and so is one that was started again.
+    desk.event(ControlEvent::Closed { session: SessionId(2) });
+    assert_eq!(refusals(&calls(&mut desk, 4, 72)), []);
+    assert_eq!(refusals(&calls(&mut desk, 5, 73)), []);
+    assert_eq!(refusals(&calls(&mut desk, 6, 72)).len(), 1);
+    // A coordinator that is restarted knows it too.
+    let state = desk.control.state().unwrap();
+    let control = Control::take_up_image(ControlSettings { servers: 2, ..settings(1) }, &state).unwrap();
+    let mut desk = Desk { control, now: desk.now };
+    assert_eq!(refusals(&calls(&mut desk, 7, 71)).len(), 1);
+    assert_eq!(refusals(&calls(&mut desk, 8, 73)), []);
+}
+
+#[test]
+fn what_an_older_process_says_late_unseats_nobody() {
+    let mut desk = Desk::new(ControlSettings { servers: 2, ..settings(1) });
+    desk.open(1, Role::Server);
+    assert_eq!(refusals(&calls(&mut desk, 2, 72)), []);
+    assert_eq!(refusals(&says(&mut desk, 1, 71)).len(), 1);
+    assert_eq!(refusals(&calls(&mut desk, 3, 71)).len(), 1);
+    desk.event(ControlEvent::Closed { session: SessionId(2) });
+    assert_eq!(refusals(&calls(&mut desk, 4, 72)), []);
 }
