@@ -307,7 +307,10 @@ impl World {
             for taken in &lineage.taken {
                 self.judge(&mut lineage.twin, taken)?;
             }
-            let is_kept = self.is_kept(id);
+        }
+        // Where nothing is waited for, a former primary that does not know yet that it is one goes on answering: nothing of that is kept.
+        let is_kept = self.is_kept(id);
+        if dropped > 0 || is_another || !is_kept {
             self.see(&Sight::CutBack { shard: id, is_kept })?;
         }
         self.lineages.insert(id, lineage);
