@@ -250,8 +250,9 @@ pub(crate) struct ServerArgs {
     /// Remove what an earlier process of this server, or an earlier run, has left in the folder; without it, the server goes on with that.
     #[arg(long)]
     pub(crate) fresh: bool,
-    /// Go on from the newest checkpoint of this folder or URL; by default of checkpoint.at.
-    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "", conflicts_with = "fresh")]
+    /// Go on from the newest checkpoint of this folder or URL; by default of checkpoint.at. What a run that went on from one has left in the
+    /// folder is newer, and the server goes on with that: with --fresh from the checkpoint.
+    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "")]
     pub(crate) resume: Option<String>,
     /// Trace every pull and push of each shard into trace/ of the results.
     #[arg(long, hide = true)]
@@ -278,8 +279,8 @@ pub(crate) struct CoordinatorArgs {
     /// Remove what etcd has of an earlier run of this configuration, unless another candidate leads it; without it, the run goes on with that.
     #[arg(long)]
     pub(crate) fresh: bool,
-    /// Where etcd has nothing of the run, go on from the newest checkpoint of this folder or URL; by default of checkpoint.at.
-    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "", conflicts_with = "fresh")]
+    /// Where etcd has nothing of the run, or with --fresh, go on from the newest checkpoint of this folder or URL; by default of checkpoint.at.
+    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "")]
     pub(crate) resume: Option<String>,
 }
 

@@ -95,6 +95,13 @@ pub(crate) struct Kept {
     pub(crate) events: Vec<(Moment, ControlEvent)>,
 }
 
+impl Kept {
+    /// Whether anybody was told anything: before the first snapshot, nobody was.
+    pub(crate) const fn is_begun(&self) -> bool {
+        self.snapshot.is_some()
+    }
+}
+
 /// What is to be kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Keep<'a> {

@@ -41,6 +41,8 @@ pub(crate) struct Commit {
 struct Jobs {
     /// The name of the run, once it is known.
     run: Option<RunId>,
+    /// The checkpoint that the run went on from when it began: its workers are gone.
+    resumed: Option<u64>,
     cuts: BTreeMap<ShardId, (u64, ShardState)>,
     commit: Option<Commit>,
     tidy: Option<u64>,
@@ -50,8 +52,6 @@ struct Jobs {
 struct Inner {
     at: String,
     from: Option<String>,
-    /// The checkpoint that the run goes on from: its workers are gone.
-    resumed: Option<u64>,
     stamp: Stamp,
     seed: u64,
     keep: usize,
@@ -90,19 +90,17 @@ fn expect(stamp: Stamp, run: Option<RunId>) -> Expect {
 }
 
 impl Saver {
-    /// Starts the thread. `at` is where checkpoints are kept, `from` where that is which the run goes on from, with its number.
+    /// Starts the thread. `at` is where checkpoints are kept, `from` where that is which the run goes on from.
     pub(crate) fn start(
         resolved: &Resolved,
         at: String,
-        from: Option<(String, u64)>,
+        from: Option<String>,
         words: UnboundedSender<Word>,
     ) -> std::io::Result<(Self, JoinHandle<()>)> {
         let config = &resolved.config;
-        let (from, resumed) = from.unzip();
         let inner = Arc::new(Inner {
             at,
             from,
-            resumed,
             stamp: stamp(resolved),
             seed: config.seed,
             keep: config.checkpoint.keep,
@@ -121,9 +119,11 @@ impl Saver {
         Ok((Self { inner }, thread))
     }
 
-    /// The run has this name. Said before anything is saved or loaded.
-    pub(crate) fn belongs_to(&self, run: u64) {
-        self.inner.jobs().run = Some(RunId(run));
+    /// The run has this name, and went on from this checkpoint when it began, whichever is the newest by now. Said before anything is saved
+    /// or loaded.
+    pub(crate) fn belongs_to(&self, run: u64, resumed: Option<u64>) {
+        let mut jobs = self.inner.jobs();
+        (jobs.run, jobs.resumed) = (Some(RunId(run)), resumed);
     }
 
     /// Saves a shard's part of a checkpoint.
@@ -164,7 +164,10 @@ impl Saver {
     /// The state of a shard as it was saved; on the calling thread.
     pub(crate) fn load(&self, shard: ShardId, keys: KeyRange, number: u64) -> Result<ShardState, String> {
         let runtime = runtime().map_err(|error| error.to_string())?;
-        let run = self.inner.jobs().run;
+        let (run, resumed) = {
+            let jobs = self.inner.jobs();
+            (jobs.run, jobs.resumed)
+        };
         let load = |at: &str| {
             runtime.block_on(async {
                 let store = Store::open(at)?;
@@ -179,7 +182,7 @@ impl Saver {
             (Err(CheckpointError::Missing { .. } | CheckpointError::Absent { .. }), Some(from)) => load(from),
             (own, _) => own,
         };
-        let is_same_run = self.inner.resumed != Some(number);
+        let is_same_run = resumed != Some(number);
         part::state_of(shard, loaded.map_err(|error| error.to_string())?, is_same_run)
     }
 }

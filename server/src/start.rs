@@ -23,9 +23,9 @@ use crate::error::ServerError;
 use crate::files::Results;
 use crate::frames::Assembler;
 use crate::home::{Home, Threads};
-use crate::journal;
+use crate::journal::{self, make_folders};
 use crate::ledger::local::Local;
-use crate::ledger::{self, Keep, Ledger, LedgerError};
+use crate::ledger::{Keep, Kept, Ledger, LedgerError};
 use crate::links::{Addresses, Links};
 use crate::parts::{all_shards, boot_number, buffers, control_settings};
 use crate::performer::Surroundings;
@@ -33,6 +33,9 @@ use crate::saver::{self, Saver};
 use crate::session::Shared;
 use crate::signals::Signals;
 use crate::words::Word;
+
+/// In a server's state: the run that this is of went on from a checkpoint.
+const RESUMED: &str = "resumed";
 
 /// What a server is started with.
 pub struct ServerOptions {
@@ -95,9 +98,11 @@ pub enum Ended {
 /// What lay on the disk.
 #[derive(Default)]
 pub(crate) struct Found {
+    /// The run has begun, as far as it is this server's: it goes on with this, or as it is told.
+    pub(crate) goes_on: bool,
     pub(crate) holds: Vec<Holding>,
     pub(crate) ledger: Option<Ledger>,
-    pub(crate) kept: Option<ledger::Kept>,
+    pub(crate) kept: Option<Kept>,
 }
 
 /// The network of a server.
@@ -209,8 +214,10 @@ fn begin(
     let from = options.resume.as_ref().map(|from| from_of(from, at.as_deref())).transpose()?;
     let was_kept = found.kept.is_some();
     let look = {
-        let (resolved, at, from, fresh) = (options.resolved.clone(), at.clone(), from.clone(), options.fresh);
+        let (resolved, at, fresh) = (options.resolved.clone(), at.clone(), options.fresh);
         let at = at.filter(|_| coordinates && !was_kept);
+        // Whoever goes on with what it has needs nothing of where the run once went on, which may be gone by now.
+        let from = from.clone().filter(|_| !found.goes_on);
         move || look_at_checkpoints(&resolved, at.as_deref(), from.as_deref(), fresh)
     };
     let Some(resumed) = signals.unless_told(look)?.transpose()? else { return Ok(None) };
@@ -227,14 +234,13 @@ fn begin(
     let began = Instant::now();
     let (word_sender, words) = mpsc::unbounded_channel();
     let settings = control_settings(options.index, &options.resolved, boot_number(began));
-    let from = from.zip(resumed.as_ref().map(|manifest| manifest.number));
     let machine = control_of(settings, found, resumed)?;
     let results = match (coordinates, goes_on) {
         (true, true) => Some(Results::go_on(&options.out, &options.resolved.to_toml(), machine.0.run())?),
         (true, false) => Some(Results::begin(&options.out, &options.resolved.to_toml(), machine.0.run())?),
         (false, _) => None,
     };
-    let saver = match at.or_else(|| from.clone().map(|(from, _)| from)) {
+    let saver = match at.or_else(|| from.clone()) {
         Some(at) => Some(Saver::start(&options.resolved, at, from, word_sender.clone())?),
         None => None,
     };
@@ -274,7 +280,7 @@ fn begin(
         outcome?;
     }
     if let (Some((saver, _)), Some(run)) = (&saver, machine.0.run()) {
-        saver.belongs_to(run);
+        saver.belongs_to(run, machine.0.resumed());
     }
     let ServerOptions { resolved, out, trace, .. } = options;
     let home = Home::new(&resolved, shared, surroundings, trace.then_some(out));
@@ -325,12 +331,19 @@ fn from_of(from: &str, at: Option<&str>) -> Result<String, ServerError> {
     }
 }
 
-/// What an earlier process has left; removed first where it is not wanted.
+/// What an earlier process has left; removed first where it is not wanted. A run that goes on from a checkpoint has no use for what lies there
+/// from before it, and every use for what its own processes have left: a server that is started again by the same command is one of those.
 fn find(options: &ServerOptions, folder: &Path) -> Result<Found, ServerError> {
     let config = &options.resolved.config;
     let is_again = options.keeps == Keeps::ForRun { again: true };
-    if options.fresh || !options.keeps.goes_on() || (options.resume.is_some() && !is_again) {
-        journal::forget(folder).map_err(|source| crate::files::FileError::new(folder, source))?;
+    let mark = folder.join(RESUMED);
+    let is_older = options.resume.is_some() && !is_again && !mark.exists();
+    let failed = |source| crate::files::FileError::new(folder, source);
+    if options.fresh || !options.keeps.goes_on() || is_older {
+        journal::forget(folder).map_err(failed)?;
+    }
+    if options.resume.is_some() && options.keeps != Keeps::Nothing {
+        make_folders(folder).and_then(|()| std::fs::write(&mark, "")).map_err(failed)?;
     }
     let on_disk = config.cluster.durability == Durability::Disk;
     let mut holds = Vec::new();
@@ -350,7 +363,9 @@ fn find(options: &ServerOptions, folder: &Path) -> Result<Found, ServerError> {
         }
         false => (None, None),
     };
-    Ok(Found { holds, ledger, kept })
+    let goes_on = is_again
+        || kept.as_ref().map_or(!holds.is_empty() && options.index != config.coordinator(), Kept::is_begun);
+    Ok(Found { goes_on, holds, ledger, kept })
 }
 
 /// Control, as it begins or goes on, and what it asks for at once.
@@ -368,7 +383,7 @@ fn control_of(
     let mut effects = Vec::new();
     let control = match found.kept.take() {
         // A process that was killed before its first snapshot has told nobody anything.
-        Some(ledger::Kept { snapshot: Some(snapshot), events }) => {
+        Some(Kept { snapshot: Some(snapshot), events }) => {
             Control::restore(settings, &snapshot, events, Moment(0), &mut effects).map_err(failed)?
         }
         _ => Control::new(settings, Moment(0)),

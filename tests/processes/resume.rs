@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use slackline_checkpoint::Manifest;
 
-use crate::cluster::{Cluster, configuration, free_address, list, resolved};
+use crate::cluster::{Cluster, PACED, configuration, free_address, list, resolved};
 use crate::process::{Process, until};
 use crate::runs::number;
 use crate::stage::Stage;
@@ -247,4 +247,40 @@ fn a_priority_checkpoint_of_many_blocks_is_made_and_gone_on_from() {
     resumed.end_well();
     let summary: serde_json::Value = serde_json::from_str(&stage.read("out/summary.json")).unwrap();
     assert!(number(&summary, "/final/test_accuracy") > 0.8, "{summary}");
+}
+
+// Found by reading: a server that was started again by the command that it was first started by threw away what it had kept since, and went
+// back to a checkpoint; and a coordinator counted its data from the newest checkpoint on, not from the one that the run had gone on from.
+#[test]
+fn servers_of_a_resumed_run_that_die_go_on_with_what_they_have_by_the_same_command() {
+    let stage = Stage::new();
+    let over = [
+        ("cluster.lease_s", "1.0"),
+        ("train.epochs", "12"),
+        ("cluster.steps", "\"whole\""),
+        ("cluster.durability", "\"disk\""),
+        ("checkpoint.every_clocks", "40"),
+    ];
+    let over = [&over[..], PACED].concat();
+    let cluster = Cluster::start(&stage, &over);
+    let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
+    cluster.servers[0].line("checkpoint 1 of clock");
+    workers.iter().chain(&cluster.servers).for_each(Process::kill);
+    // What lies there is of before the checkpoint that they go on from.
+    let start = |index| cluster.start_server(index, &["--resume"]);
+    let servers = [start(0), start(1)];
+    let workers = ["c", "d"].map(|name| cluster.worker(name, &[]));
+    servers[0].line("shard 1 is restored from checkpoint");
+    // A newer one than that, and a good part of the data.
+    servers[0].line("checkpoint 3 of clock");
+    servers[1].kill();
+    let second = start(1);
+    servers[0].line("shard 1 is restored from its disk");
+    servers[0].kill();
+    let first = start(0);
+    first.line("shard 0 is restored from its disk");
+    for process in workers.iter().chain([&first, &second]) {
+        process.end_well();
+    }
+    assert!(cluster.has_trained_for(12));
 }

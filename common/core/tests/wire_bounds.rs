@@ -177,6 +177,7 @@ fn to_peer() -> Vec<ToPeer> {
         ToPeer::Cluster(ServerOrder::Places {
             number: 1,
             run: 2,
+            from: Some(3),
             places: vec![
                 Place {
                     shard,

@@ -146,7 +146,8 @@ pub fn coordinate(options: CandidateOptions) -> Result<Ended, ServerError> {
             "{name} leads{}",
             if kept.is_some() { ", and goes on where another one was" } else { "" }
         );
-        let found = Found { ledger: Some(Ledger::Etcd(Box::new(store))), kept, ..Found::default() };
+        let goes_on = kept.as_ref().is_some_and(Kept::is_begun);
+        let found = Found { goes_on, ledger: Some(Ledger::Etcd(Box::new(store))), kept, ..Found::default() };
         let addresses = Addresses::known(config.cluster.addresses.clone());
         let options = ServerOptions {
             index: config.coordinator(),
@@ -157,7 +158,7 @@ pub fn coordinate(options: CandidateOptions) -> Result<Ended, ServerError> {
             out: out.clone(),
             trace: false,
             fresh: wants_fresh && found.kept.is_none(),
-            resume: resume.clone().filter(|_| found.kept.is_none()),
+            resume: resume.clone(),
             keeps: Keeps::ForAnyone,
             ready: Box::new(|_| {}),
         };

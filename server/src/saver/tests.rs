@@ -45,9 +45,8 @@ struct Saved {
 
 fn saver(resolved: &Resolved, at: &str, from: Option<&str>) -> Saved {
     let (sender, words) = unbounded_channel();
-    let (saver, thread) =
-        Saver::start(resolved, at.to_owned(), from.map(|from| (from.to_owned(), 1)), sender).unwrap();
-    saver.belongs_to(5);
+    let (saver, thread) = Saver::start(resolved, at.to_owned(), from.map(str::to_owned), sender).unwrap();
+    saver.belongs_to(5, from.map(|_| 1));
     Saved { saver, thread, words }
 }
 
@@ -204,7 +203,7 @@ fn the_run_has_one_name_in_all_its_files_and_another_run_is_not_loaded() {
     let manifest = resume(&at, &resolved).unwrap();
     assert_eq!(manifest.stamp.run, RunId(5));
     // The same configuration and seed, and all the same another run.
-    saved.saver.belongs_to(6);
+    saved.saver.belongs_to(6, None);
     let error = saved.saver.load(all[0].shard, all[0].keys, 1).unwrap_err();
     assert!(error.contains("0000000000000005") && error.contains("manifest.json"), "{error}");
     saved.end();

@@ -144,6 +144,8 @@ pub enum ServerOrder {
         number: u64,
         /// Names the run, in checkpoints.
         run: u64,
+        /// The checkpoint that the run went on from when it began: whoever loads that one has none of its workers.
+        from: Option<u64>,
         /// At most [`crate::limits::PLACES_MAX`].
         places: Vec<Place>,
     },

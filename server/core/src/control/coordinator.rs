@@ -53,6 +53,8 @@ struct Data {
 /// What a coordinator that is restarted has of the one before. An allreduce is not among it.
 #[derive(Clone, Debug, Encode, Decode)]
 pub(super) struct Kept {
+    /// Where the run went on when it began: there are newer checkpoints since.
+    resume: Option<Position>,
     data: Option<Data>,
     assigner: Option<Assigner>,
     record: Option<Record>,
@@ -106,6 +108,7 @@ impl Coordinator {
             return None;
         }
         Some(Kept {
+            resume: self.settings.resume.clone(),
             data: self.data,
             assigner: self.assigner.clone(),
             record: self.record.clone(),
@@ -119,7 +122,8 @@ impl Coordinator {
 
     /// The coordinator of the run that this was kept of.
     pub(super) fn take_up(&mut self, kept: Kept) {
-        let Kept { data, assigner, record, incarnations, clocks, minimum, asks, evaluated } = kept;
+        let Kept { resume, data, assigner, record, incarnations, clocks, minimum, asks, evaluated } = kept;
+        self.settings.resume = resume;
         (self.data, self.assigner, self.record) = (data, assigner, record);
         (self.incarnations, self.clocks, self.minimum) =
             (incarnations, clocks.into_iter().collect(), minimum);

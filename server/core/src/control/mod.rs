@@ -413,6 +413,12 @@ impl Control {
         self.cluster.as_ref().map(Cluster::run)
     }
 
+    /// The checkpoint that the run went on from when it began first.
+    #[must_use]
+    pub fn resumed(&self) -> Option<u64> {
+        self.cluster.as_ref()?.resumed()
+    }
+
     /// How it ended, if it did.
     #[must_use]
     pub const fn ended(&self) -> Option<&End> {

@@ -120,6 +120,10 @@ impl Places {
             self.homes.remove(&shard);
             changes.push(Change { shard, place: None });
         }
+        // Whoever answers for the shard now has doubts of its own.
+        let own = self.server;
+        let is_led = |shard: &ShardId| named.get(shard).is_some_and(|place| place.primary == own);
+        self.doubts.retain(|(_, _, shard), _| is_led(shard));
         for (shard, place) in named {
             let before = self.homes.get(&shard);
             if before.is_some_and(|home| home.place == place) {

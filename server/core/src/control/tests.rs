@@ -59,7 +59,12 @@ impl Desk {
             let (generation, origin) = (Generation(0), Origin::Nothing);
             let place = Place { shard: ShardId(0), generation, primary: server, backup: None, origin };
             desk.event(ControlEvent::CoordinatorOpened);
-            desk.event(ControlEvent::Ordered(ServerOrder::Places { number: 1, run: 0, places: vec![place] }));
+            desk.event(ControlEvent::Ordered(ServerOrder::Places {
+                number: 1,
+                run: 0,
+                from: None,
+                places: vec![place],
+            }));
         }
         desk
     }

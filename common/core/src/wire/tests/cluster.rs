@@ -106,6 +106,7 @@ pub(super) fn to_peer() -> Vec<Golden<ToPeer>> {
             ServerOrder::Places {
                 number: 9,
                 run: 10,
+                from: Some(11),
                 places: vec![
                     place(backup, Origin::Checkpoint { number: 5 }),
                     place(None, Origin::Nothing),
@@ -113,7 +114,7 @@ pub(super) fn to_peer() -> Vec<Golden<ToPeer>> {
                     place(None, Origin::Disk),
                 ],
             },
-            "0e000000 00000000 0900000000000000 0a00000000000000 0400000000000000 \
+            "0e000000 00000000 0900000000000000 0a00000000000000 01 0b00000000000000 0400000000000000 \
              01000000 0200000000000000 03000000 01 04000000 01 03000000 0500000000000000 \
              01000000 0200000000000000 03000000 00 00000000 01000000 0200000000000000 03000000 00 01000000 \
              01000000 0200000000000000 03000000 00 02000000",
@@ -219,8 +220,8 @@ fn order() -> impl Strategy<Value = ServerOrder> {
     );
     let cuts = prop::collection::vec((worker(), clock()), 0..4);
     prop_oneof![
-        (any::<u64>(), any::<u64>(), prop::collection::vec(place, 0..4))
-            .prop_map(|(number, run, places)| ServerOrder::Places { number, run, places }),
+        (any::<u64>(), any::<u64>(), of(any::<u64>()), prop::collection::vec(place, 0..4))
+            .prop_map(|(number, run, from, places)| ServerOrder::Places { number, run, from, places }),
         (any::<u64>(), cuts, of(clock())).prop_map(|(number, cuts, rest)| ServerOrder::Mark(Mark {
             number,
             cuts,
@@ -270,6 +271,7 @@ fn the_largest_words_and_orders_fit_into_a_message() {
     fits(&ToPeer::Cluster(ServerOrder::Places {
         number: u64::MAX,
         run: u64::MAX,
+        from: Some(u64::MAX),
         places: vec![place; PLACES_MAX],
     }));
     let cuts = vec![(WorkerId(u32::MAX), clock); CUTS_MAX];

@@ -98,6 +98,11 @@ impl Map {
         Self { slots: shards.iter().map(slot).collect(), replicas, first }
     }
 
+    /// The checkpoint that the shards began from, if they did.
+    pub(super) const fn first(&self) -> Option<u64> {
+        self.first
+    }
+
     /// A server is lost: its lease is over.
     pub(super) fn lost(&mut self, server: ServerId, servers: &Servers<'_>, notices: &mut Vec<ClusterNotice>) {
         for slot in self.slots.values_mut() {
@@ -196,6 +201,11 @@ impl Map {
             (Origin::Disk | Origin::Memory, Some(number)) => {
                 notices.push(ClusterNotice::NotRestored { shard, why: why.to_owned() });
                 slot.load(Origin::Checkpoint { number }, notices);
+                Ok(())
+            }
+            // It was removed while the one after it was committed.
+            (Origin::Checkpoint { number }, Some(newer)) if newer > number => {
+                slot.load(Origin::Checkpoint { number: newer }, notices);
                 Ok(())
             }
             (Origin::Memory, None) => Err(format!("{shard} has no state: {why}")),
@@ -318,7 +328,8 @@ impl Slot {
         let Some(backup) = self.place.backup.take() else { return };
         self.next_generation();
         // The primary has the state, unless it is still to load it.
-        if self.standing == Standing::Held && self.place.origin != Origin::Nothing {
+        let has_it = matches!(self.standing, Standing::Held | Standing::Waits);
+        if has_it && self.place.origin != Origin::Nothing {
             self.place.origin = Origin::Memory;
         }
         let Place { shard, primary, .. } = self.place;

@@ -166,6 +166,11 @@ impl Cluster {
         self.kept.run
     }
 
+    /// The checkpoint that the run went on from when it began first.
+    pub(super) const fn resumed(&self) -> Option<u64> {
+        self.kept.map.first()
+    }
+
     /// A server says something.
     pub(super) fn word(&mut self, now: Moment, server: ServerId, word: ServerWord) {
         self.is_due = true;
@@ -218,8 +223,9 @@ impl Cluster {
                 }
             }
             ServerWord::Doubt(doubt) => {
-                let is_shard = map.slots.contains_key(&doubt.shard);
-                if self.settings.is_whole && is_shard && doubts.hear(server, &doubt) {
+                // A former primary may have removed workers that are there, for nobody could reach it.
+                let leads = map.slots.get(&doubt.shard).is_some_and(|slot| slot.place.primary == server);
+                if self.settings.is_whole && leads && doubts.hear(server, &doubt) {
                     self.kept.gone.push((doubt.worker, doubt.incarnation));
                 }
             }
@@ -259,7 +265,7 @@ impl Cluster {
 
     fn newest(&self) -> Option<u64> {
         let of_run = self.kept.rounds.as_ref().and_then(Rounds::newest);
-        of_run.or(self.settings.from.map(|(number, _)| number))
+        of_run.or(self.resumed())
     }
 
     /// A map is stored.

@@ -238,7 +238,7 @@ impl Cluster {
 
     /// Tells every server that can hear it what is in force, where that is not what it was told.
     pub(super) fn tell_places(&mut self, orders: &mut Vec<(ServerId, ServerOrder)>) {
-        let (number, run) = (self.kept.stored.number, self.kept.run);
+        let (number, run, from) = (self.kept.stored.number, self.kept.run, self.resumed());
         let all = self.kept.stored.places.iter().map(|place| (place.shard, *place)).collect();
         for (id, server) in self.kept.servers.iter_mut().filter(|(_, server)| server.is_connected) {
             if std::mem::take(&mut server.asks) {
@@ -251,7 +251,7 @@ impl Cluster {
             server.told = number;
             if server.places.as_ref() != Some(&places) {
                 server.places = Some(places.clone());
-                orders.push((*id, ServerOrder::Places { number, run, places }));
+                orders.push((*id, ServerOrder::Places { number, run, from, places }));
             }
         }
     }

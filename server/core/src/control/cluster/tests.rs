@@ -4,6 +4,7 @@ mod formers;
 mod going;
 mod moves;
 mod processes;
+mod resumed;
 
 use proptest::prelude::*;
 use slackline_core::ids::{Sequence, Version};

@@ -13,7 +13,12 @@ fn server(in_step: bool, on_disk: bool) -> Desk {
     let backup = Some(Backup { server: ServerId(0), in_step });
     let place = Place { shard: ShardId(0), generation, primary: ServerId(1), backup, origin };
     desk.event(ControlEvent::CoordinatorOpened);
-    desk.event(ControlEvent::Ordered(ServerOrder::Places { number: 1, run: 0, places: vec![place] }));
+    desk.event(ControlEvent::Ordered(ServerOrder::Places {
+        number: 1,
+        run: 0,
+        from: None,
+        places: vec![place],
+    }));
     desk.open(1, Role::Worker);
     desk.register(1, WorkerId(0), Incarnation(1));
     desk

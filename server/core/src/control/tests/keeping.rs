@@ -85,8 +85,8 @@ fn a_run_with_checkpoints_ends_when_its_final_values_are_saved() {
     assert!(effects.contains(&ControlEffect::End(End::Complete)));
 }
 
-#[test]
-fn a_resumed_run_enters_at_the_marker_clock_and_fences_the_incarnations_of_before() {
+/// A run that goes on from a checkpoint in the middle of its data.
+fn resumed() -> ControlSettings {
     let mut settings = settings(1);
     if let Some(coordinator) = &mut settings.coordinator {
         coordinator.resume = Some(crate::assign::Position {
@@ -102,7 +102,26 @@ fn a_resumed_run_enters_at_the_marker_clock_and_fences_the_incarnations_of_befor
             ..crate::assign::Position::default()
         });
     }
-    let mut desk = Desk::new(settings);
+    settings
+}
+
+// Found by reading: another candidate that led a resumed run began its data anew.
+#[test]
+fn whoever_goes_on_with_a_resumed_run_knows_where_it_began_without_being_told() {
+    let mut whole = Control::new(resumed(), Moment(0));
+    let state = whole.state().unwrap();
+    let mut copy = Control::take_up_image(settings(1), &state).unwrap();
+    for step in [(0, 0, 0), (0, 1, 0), (0, 3, 0)] {
+        whole.handle(Moment(1), event_of(step), &mut Vec::new());
+        copy.take(Moment(1), event_of(step), &mut Vec::new());
+    }
+    assert!(whole.record().is_some());
+    assert_eq!(copy.state().unwrap(), whole.state().unwrap());
+}
+
+#[test]
+fn a_resumed_run_enters_at_the_marker_clock_and_fences_the_incarnations_of_before() {
+    let mut desk = Desk::new(resumed());
     desk.event(ControlEvent::Restored {
         shard: ShardId(0),
         generation: Generation(0),

@@ -11,7 +11,12 @@ fn server_with(generation: u64, origin: Origin) -> Desk {
     let generation = Generation(generation);
     let place = Place { shard: ShardId(0), generation, primary: ServerId(1), backup: None, origin };
     desk.event(ControlEvent::CoordinatorOpened);
-    desk.event(ControlEvent::Ordered(ServerOrder::Places { number: 1, run: 0, places: vec![place] }));
+    desk.event(ControlEvent::Ordered(ServerOrder::Places {
+        number: 1,
+        run: 0,
+        from: None,
+        places: vec![place],
+    }));
     desk
 }
 
