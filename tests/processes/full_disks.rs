@@ -80,3 +80,27 @@ fn a_coordinator_that_stands_before_a_full_disk_ends_when_it_is_told_and_goes_on
     }
     assert!(cluster.has_trained_for(EPOCHS));
 }
+
+// Found by reading: the store takes nothing more after one failure until it is opened anew, and the run stood until a restart.
+#[test]
+fn a_map_of_shards_that_finds_the_disk_full_is_kept_when_there_is_room_again() {
+    let stage = Stage::new();
+    let copies =
+        [("cluster.replicas", "2"), ("cluster.durability", "\"replicated\""), ("cluster.lease_s", "1.0")];
+    let cluster = Cluster::start(&stage, &[&KEPT[1..], PACED, &copies].concat());
+    let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
+    let coordinator = &cluster.servers[0];
+    coordinator.line("shard 1 has an equal copy at server 0");
+    // The events, which are short, still find room; the store, which is a file of megabytes, does not.
+    coordinator.limit_files(Some(256 << 10));
+    cluster.servers[1].kill();
+    let said = coordinator.line("nothing goes on before it can be");
+    assert!(said.contains("control.redb") && !said.contains("--fresh"), "{said}");
+    coordinator.limit_files(None);
+    coordinator.line("the coordinator's memory can be kept again");
+    coordinator.line("in place of server 1");
+    for process in workers.iter().chain([coordinator]) {
+        process.end_well();
+    }
+    assert!(cluster.has_trained_for(EPOCHS));
+}

@@ -156,7 +156,13 @@ impl Process {
 
     /// From now on no file of it grows, as on a full disk; or all may again.
     pub(crate) fn fill_disk(&self, is_full: bool) {
-        let limit = if is_full { "--fsize=0:" } else { "--fsize=unlimited:" };
+        self.limit_files(is_full.then_some(0));
+    }
+
+    /// From now on none of its files can be written beyond so many bytes; or all can again.
+    pub(crate) fn limit_files(&self, bytes: Option<u64>) {
+        let limit = bytes.map_or("--fsize=unlimited:".to_owned(), |bytes| format!("--fsize={bytes}:"));
+        let limit = limit.as_str();
         let pid = self.0.pid.to_string();
         let status = Command::new("prlimit").args([limit, "--pid", &pid]).status().unwrap();
         assert!(status.success());

@@ -5,7 +5,6 @@ use slackline_core::wire::{ServerOrder, ToServer};
 use slackline_server_core::{ControlEffect, ControlEvent};
 
 use super::Daemon;
-use super::keeping::is_passing;
 use crate::ledger::{Keep, Ledger};
 
 /// Control events that are handled, and kept, together at most.
@@ -38,25 +37,27 @@ impl Daemon {
         for _ in 0..self.together() {
             let Some(event) = self.next.pop_front() else { break };
             let now = self.now();
-            if let (Some(saver), ControlEvent::Ordered(ServerOrder::Places { run, .. })) =
+            if let (Some(saver), ControlEvent::Ordered(ServerOrder::Places { run, from, .. })) =
                 (&self.home.surroundings.saver, &event)
             {
-                saver.belongs_to(*run);
+                saver.belongs_to(*run, *from);
             }
             let registers = match &event {
                 ControlEvent::Message { session, message: ToServer::Register(_) } => Some(*session),
                 _ => None,
             };
-            let passes = is_passing(&event);
-            let is_kept = self.memory.ledger.is_some() && (is_shared || !passes);
-            let record = is_kept.then(|| (self.control.moment(now), event.clone()));
+            let passes = event.is_passing();
+            let record = self.memory.ledger.is_some().then(|| (self.control.moment(now), event.clone()));
             let before = effects.len();
             self.control.handle(now, event, &mut effects);
             if let Some(session) = registers {
                 self.shared().directory.bind(session, self.control.worker_of(session));
             }
             // A deposed candidate must not say anything: whatever is said is written before, even if a restart does not need it.
-            let says = |effect: &ControlEffect| !matches!(effect, ControlEffect::Status { .. });
+            let says = |effect: &ControlEffect| match is_shared {
+                true => !matches!(effect, ControlEffect::Status { .. }),
+                false => effect.is_decision(),
+            };
             kept.extend(record.filter(|_| !passes || effects[before..].iter().any(says)));
             // These look at what control knows when they are done.
             let looks =

@@ -145,18 +145,6 @@ impl Daemon {
     }
 }
 
-/// What changes nothing that a restarted coordinator needs: most events of a training run, and what strangers can do.
-pub(super) fn is_passing(event: &ControlEvent) -> bool {
-    if matches!(event, ControlEvent::TurnedAway { .. }) {
-        return true;
-    }
-    let ControlEvent::Message { message, .. } = event else { return false };
-    matches!(
-        message,
-        ToServer::Pull(_) | ToServer::PushNothing { .. } | ToServer::Status | ToServer::Commit { .. }
-    )
-}
-
 /// What changes nothing but what is known of the time.
 const fn may_wait(event: &ControlEvent) -> bool {
     matches!(

@@ -36,7 +36,8 @@ const LONG: u64 = 4 << 20;
 /// See the module.
 pub(crate) struct Local {
     folder: PathBuf,
-    store: Database,
+    /// None after it took something back: it takes nothing more then before it is opened anew.
+    store: Option<Database>,
     events: File,
     number: u64,
     length: u64,
@@ -67,8 +68,7 @@ impl Local {
     ) -> Result<(Self, Option<Kept>), LedgerError> {
         make_folders(folder).map_err(|source| LedgerError::Io { path: folder.to_owned(), source })?;
         let path = folder.join(STORE);
-        let failed =
-            |source: redb::Error| LedgerError::Store { path: path.clone(), source: Box::new(source) };
+        let failed = |source| failed(&path, source);
         let store = Database::create(&path).map_err(|error| failed(error.into()))?;
         let row = |key: &str| read_row(&store, key).map_err(failed);
         let found = row(STAMP)?;
@@ -88,7 +88,8 @@ impl Local {
         let length = kept.as_ref().map_or(0, |(_, length)| *length);
         let events = open_at(&events_path, length)?;
         let folder = folder.to_owned();
-        let ledger = Self { folder, store, events, number, length, durable: length, is_synced };
+        let mut ledger =
+            Self { folder, store: Some(store), events, number, length, durable: length, is_synced };
         ledger.put(&[(STAMP, stamp), (FILE, &number.to_le_bytes())])?;
         Ok((ledger, kept.map(|(kept, _)| kept)))
     }
@@ -151,9 +152,14 @@ impl Local {
         self.put(&[(MAP, map)])
     }
 
-    fn put(&self, rows: &[(&str, &[u8])]) -> Result<(), LedgerError> {
-        let put = || -> Result<(), redb::Error> {
-            let transaction = self.store.begin_write()?;
+    fn put(&mut self, rows: &[(&str, &[u8])]) -> Result<(), LedgerError> {
+        let path = self.folder.join(STORE);
+        let store = match self.store.take() {
+            Some(store) => Ok(store),
+            None => Database::create(&path).map_err(redb::Error::from),
+        };
+        let put = |store: &Database| -> Result<(), redb::Error> {
+            let transaction = store.begin_write()?;
             {
                 let mut table = transaction.open_table(RUN)?;
                 for (key, value) in rows {
@@ -163,7 +169,18 @@ impl Local {
             transaction.commit()?;
             Ok(())
         };
-        put().map_err(|source| LedgerError::Store { path: self.folder.join(STORE), source: Box::new(source) })
+        let done = store.and_then(|store| put(&store).map(|()| store));
+        self.store = Some(done.map_err(|source| failed(&path, source))?);
+        Ok(())
+    }
+}
+
+/// What cannot be done with the store: a disk that is full or broken passes, what the store has to say of itself does not.
+fn failed(path: &Path, source: redb::Error) -> LedgerError {
+    let path = path.to_owned();
+    match source {
+        redb::Error::Io(source) => LedgerError::Io { path, source },
+        source => LedgerError::Store { path, source: Box::new(source) },
     }
 }
 

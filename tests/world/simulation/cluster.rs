@@ -77,7 +77,8 @@ impl World {
         let control = match &disk.image {
             Some(image) => {
                 let heard = disk.heard.clone();
-                let restored = Control::restore(settings, image, heard, now, &mut effects);
+                let restored =
+                    Control::restore(settings, image, heard.into_iter().flatten(), now, &mut effects);
                 restored.unwrap_or_else(|error| panic!("the coordinator's state: {error}"))
             }
             None => Control::new(settings, now),
@@ -208,7 +209,8 @@ impl World {
     /// The coordinator has heard something: it is kept before anything that follows from it leaves.
     pub(crate) fn hear(&mut self, moment: Moment, event: ControlEvent, effects: Vec<ControlEffect>) {
         let disk = &mut self.machines[0].disk;
-        disk.heard.push((moment, event));
+        let is_kept = !event.is_passing() || effects.iter().any(ControlEffect::is_decision);
+        disk.heard.push(is_kept.then_some((moment, event)));
         let state = &mut self.servers[0];
         state.withheld.push_back(effects);
         if !state.is_syncing {

@@ -38,7 +38,8 @@ pub(crate) struct Disk {
     begun: u64,
     /// What the coordinator was at some moment, and what it has heard since.
     pub(crate) image: Option<Vec<u8>>,
-    pub(crate) heard: Vec<(Moment, ControlEvent)>,
+    /// None for what a coordinator that is started again has no need of.
+    pub(crate) heard: Vec<Option<(Moment, ControlEvent)>>,
     /// So much of that would survive a crash for certain.
     pub(crate) heard_synced: usize,
     /// The disk does one thing at a time.

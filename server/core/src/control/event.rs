@@ -174,6 +174,25 @@ pub enum ControlEvent {
     },
 }
 
+impl ControlEvent {
+    /// Whether a coordinator that is restarted has no need of it, unless something was decided as it came
+    /// ([`ControlEffect::is_decision`]): most events of a training run, and what strangers can do.
+    #[must_use]
+    pub const fn is_passing(&self) -> bool {
+        matches!(
+            self,
+            Self::TurnedAway { .. }
+                | Self::Message {
+                    message: ToServer::Pull(_)
+                        | ToServer::PushNothing { .. }
+                        | ToServer::Status
+                        | ToServer::Commit { .. },
+                    ..
+                }
+        )
+    }
+}
+
 /// What control asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ControlEffect {
@@ -226,6 +245,23 @@ pub enum ControlEffect {
     Notice(Notice),
     /// The process has nothing more to do.
     End(End),
+}
+
+impl ControlEffect {
+    /// Whether it is more than an answer, or than handing the event on to a shard: time passes with every event, whichever it is, and what
+    /// follows from that must be known after a restart.
+    #[must_use]
+    pub const fn is_decision(&self) -> bool {
+        !matches!(
+            self,
+            Self::Shard { .. }
+                | Self::Shards(ShardEvent::Commit { .. })
+                | Self::Status { .. }
+                | Self::Close { .. }
+                | Self::Send { message: ToPeer::Refused(_), .. }
+                | Self::Notice(Notice::Refused { .. })
+        )
+    }
 }
 
 /// A checkpoint whose parts are all in the store.
