@@ -84,6 +84,7 @@ impl World {
             None => Control::new(settings, now),
         };
         if index == 0 {
+            self.knows_checkpoint = false;
             let image = control.state().unwrap_or_else(|error| panic!("the coordinator's state: {error}"));
             let disk = &mut self.machines[index].disk;
             (disk.image, disk.heard_synced) = (Some(image), 0);
@@ -242,6 +243,7 @@ impl World {
         }
         checkpoint.named = Some(parts.iter().map(|(shard, _)| *shard).collect());
         self.counts.checkpoints += 1;
+        self.knows_checkpoint = true;
         self.one_cut(number)?;
         self.control_event(0, ControlEvent::Committed { number })
     }

@@ -63,6 +63,8 @@ pub(crate) struct World {
     pub(crate) said_last: BTreeMap<usize, Moment>,
     /// Manifests on their way to the store.
     pub(crate) committing: BTreeMap<u64, Vec<(ShardId, Vec<u8>)>>,
+    /// The coordinator knows of a checkpoint, for certain.
+    pub(crate) knows_checkpoint: bool,
     /// Servers that lost their disk.
     pub(crate) disks_lost: BTreeSet<usize>,
     pub(crate) counts: Counts,
@@ -115,6 +117,7 @@ impl World {
             ends: Vec::new(),
             said_last: BTreeMap::new(),
             committing: BTreeMap::new(),
+            knows_checkpoint: false,
             disks_lost: BTreeSet::new(),
             counts: Counts::default(),
             trace,
@@ -199,7 +202,10 @@ impl World {
         let may_lose = self.scenario.durability != Durability::Disk || !self.disks_lost.is_empty();
         // Where nothing waits for the backup, one that takes over from a server that was only cut off can have nothing.
         let takes_over = self.scenario.durability == Durability::Memory && self.counts.promotions > 0;
-        let is_lost = (self.counts.crashes > 0 || takes_over) && text.contains("has no state");
+        // A run with a checkpoint goes on from that.
+        let is_lost = (self.counts.crashes > 0 || takes_over)
+            && !self.knows_checkpoint
+            && text.contains("has no state");
         sight::holds("runs do not fail", may_lose && is_lost, || text.clone())?;
         Ok(Some(text))
     }
