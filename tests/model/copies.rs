@@ -67,6 +67,7 @@ pub(crate) fn variants(is_large: bool) -> Vec<Variant> {
         },
         Variant { name: "equal copies, a crash", ledger: two, crashes: 1, ..equal },
         Variant { name: "equal copies, a suspicion", ledger: two, suspicions: 1, ..equal },
+        Variant { name: "three workers, equal copies, a crash", crashes: 1, ..equal },
         Variant {
             name: "copies that become equal, a crash",
             ledger: Ledger { pushes: 1, ..two },
@@ -75,7 +76,6 @@ pub(crate) fn variants(is_large: bool) -> Vec<Variant> {
         },
     ];
     if is_large {
-        all.push(Variant { name: "three workers, equal copies, a crash", crashes: 1, ..equal });
         all.push(Variant { name: "three workers, equal copies, a suspicion", suspicions: 1, ..equal });
         all.push(Variant { name: "a crash", crashes: 1, ..quiet });
         all.push(Variant { name: "a suspicion", suspicions: 1, ..quiet });
