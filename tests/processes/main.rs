@@ -16,6 +16,7 @@ mod deaths;
 mod disagreements;
 mod endings;
 mod full_disks;
+mod guards;
 mod keys;
 mod losses;
 mod membership;
