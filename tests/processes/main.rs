@@ -20,6 +20,7 @@ mod guards;
 mod keys;
 mod losses;
 mod membership;
+mod partial;
 mod peer;
 mod process;
 mod resume;
