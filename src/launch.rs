@@ -40,6 +40,9 @@ const STRAGGLERS: Duration = Duration::from_secs(2);
 /// How long the coordinator may live on when all workers have ended, and it does not say that work is left.
 const LAST: Duration = Duration::from_secs(30);
 
+/// How much longer where it may still be at the last checkpoint. A store that takes nothing is given up by the coordinator itself.
+const SAVING: Duration = Duration::from_secs(300);
+
 /// How often the progress is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -370,6 +373,7 @@ impl Run<'_> {
         looks: &mut UnboundedReceiver<Status>,
     ) -> Result<Ended, Failure> {
         let mut ends = Ends::default();
+        let last = if self.config.checkpoint.every.is_some() { LAST + SAVING } else { LAST };
         loop {
             tokio::select! {
                 Some(told) = self.told.recv() => match told {
@@ -396,8 +400,8 @@ impl Run<'_> {
                     }
                     return Ok(Ended::Well);
                 }
-                () = reached(ends.last_worker, LAST) => {
-                    let text = format!("all workers ended, and server 0 did not within {} s", LAST.as_secs());
+                () = reached(ends.last_worker, last) => {
+                    let text = format!("all workers ended, and server 0 did not within {} s", last.as_secs());
                     return Err(Failure::world(text));
                 }
             }
