@@ -8,10 +8,12 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use slackline_checkpoint::{Damage, Manifest};
 use slackline_core::config::{Config, Resolved, SET_LAYER, Value};
 use slackline_core::ids::ServerId;
 use slackline_core::wire::Status;
 use slackline_net::{Identity, Role};
+use slackline_server::files::CONFIGURATION;
 use tokio::process::Command;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -24,7 +26,7 @@ use crate::daemons::{ADDRESSES, READY};
 use crate::failure::Failure;
 use crate::observer::{Observer, connector};
 use crate::progress::Display;
-use crate::{ERROR, keys, print, resolve, summary, traces};
+use crate::{ERROR, configuration, keys, print, resolve, summary, traces};
 
 /// How long all servers together may take to be ready.
 const START: Duration = Duration::from_secs(30);
@@ -37,6 +39,9 @@ const STRAGGLERS: Duration = Duration::from_secs(2);
 
 /// How long the coordinator may live on when all workers have ended, and it does not say that work is left.
 const LAST: Duration = Duration::from_secs(30);
+
+/// How much longer where it may still be at the last checkpoint. A store that takes nothing is given up by the coordinator itself.
+const SAVING: Duration = Duration::from_secs(300);
 
 /// How often the progress is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -73,8 +78,18 @@ pub(crate) fn run(args: &RunArgs, log: Option<&str>) -> Result<u8, Failure> {
             "--trace: an allreduce has no shards to trace; leave it out, or set sync.method=server",
         ));
     }
-    let resume = args.resume.as_deref().map(|at| checkpoints_in(at, &resolved)).transpose()?;
     let out = &resolved.config.out;
+    let resume = args.resume.as_deref().map(|at| checkpoints_in(at, &resolved)).transpose()?;
+    if let Some((at, newest)) = &resume
+        && slackline_server::stands(Path::new(out), newest)
+    {
+        let summary = summary::render(Path::new(out)).map_err(Failure::world)?;
+        return print(&format!(
+            "The run is complete with checkpoint {} in {at}: nothing is left to do, and its results stay as they are.\n{summary}",
+            newest.number
+        ));
+    }
+    let resume = resume.map(|(at, _)| at);
     traces::forget(Path::new(out))
         .map_err(|error| Failure::world(format!("the former traces in {out} cannot be removed: {error}")))?;
     if let Some(folder) = &args.push_log {
@@ -145,11 +160,27 @@ fn push_log_folder(folder: &Path) -> std::io::Result<()> {
 }
 
 /// The checkpoints that a run goes on from: those of the folder itself, or of the results that it holds. Looked at before anything starts.
-fn checkpoints_in(at: &str, resolved: &Resolved) -> Result<String, Failure> {
+fn checkpoints_in(at: &str, resolved: &Resolved) -> Result<(String, Manifest), Failure> {
     let among_results = Path::new(at).join(slackline_server::CHECKPOINTS);
     let at = if among_results.is_dir() { among_results.display().to_string() } else { at.to_owned() };
-    slackline_server::resume(&at, resolved).map_err(|error| Failure::user(format!("--resume: {error}")))?;
-    Ok(at)
+    match slackline_server::resume(&at, resolved) {
+        Ok(newest) => Ok((at, newest)),
+        Err(error) => {
+            let is_other = matches!(error.damage(), Some(Damage::OtherConfig { .. }));
+            let differences = if is_other { differences_from(&at, resolved) } else { String::new() };
+            Err(Failure::user(format!("--resume: {error}{differences}")))
+        }
+    }
+}
+
+/// What is configured otherwise than in the results that the checkpoints lie among, where they do.
+fn differences_from(at: &str, resolved: &Resolved) -> String {
+    let file = Path::new(at).with_file_name(CONFIGURATION);
+    let Ok(former) = configuration::load(&file, &[], []) else { return String::new() };
+    let differences = resolved.training_differences(&former);
+    let named = differences.iter().map(|(key, now, then)| format!("{key} is {now}, and was {then}"));
+    let named: Vec<String> = named.collect();
+    if named.is_empty() { String::new() } else { format!(" ({})", named.join("; ")) }
 }
 
 /// What was set by hand must have an effect; in a file, these are for the daemons.
@@ -342,6 +373,7 @@ impl Run<'_> {
         looks: &mut UnboundedReceiver<Status>,
     ) -> Result<Ended, Failure> {
         let mut ends = Ends::default();
+        let last = if self.config.checkpoint.every.is_some() { LAST + SAVING } else { LAST };
         loop {
             tokio::select! {
                 Some(told) = self.told.recv() => match told {
@@ -368,8 +400,8 @@ impl Run<'_> {
                     }
                     return Ok(Ended::Well);
                 }
-                () = reached(ends.last_worker, LAST) => {
-                    let text = format!("all workers ended, and server 0 did not within {} s", LAST.as_secs());
+                () = reached(ends.last_worker, last) => {
+                    let text = format!("all workers ended, and server 0 did not within {} s", last.as_secs());
                     return Err(Failure::world(text));
                 }
             }

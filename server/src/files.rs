@@ -9,6 +9,11 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use slackline_server_core::record::Figures;
 
+/// The resolved configuration, among the results.
+pub const CONFIGURATION: &str = "config.toml";
+
+const SUMMARY: &str = "summary.json";
+
 /// A file of the results cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("{} cannot be written: {source}; {}", path.display(), self.remedy())]
@@ -88,10 +93,17 @@ impl Heading {
 #[derive(Debug)]
 pub struct Results {
     folder: PathBuf,
-    metrics: Lines<File>,
+    /// None where the results are whole already, and are left as they are.
+    metrics: Option<Lines<File>>,
 }
 
 impl Results {
+    /// Those of a run that was complete before: nothing is written any more.
+    #[must_use]
+    pub(crate) fn standing(folder: &Path) -> Self {
+        Self { folder: folder.to_owned(), metrics: None }
+    }
+
     /// Makes the folder, saves the resolved configuration and begins the metrics. A summary of an earlier run is removed, so that
     /// one that is there is of this run.
     ///
@@ -116,19 +128,16 @@ impl Results {
             move |source| FileError { path, source }
         };
         fs::create_dir_all(folder).map_err(failed(folder))?;
-        let mark = run
-            .map(|run| format!("\n# The results beside this are of run {run:016x}.\n"))
-            .unwrap_or_default();
-        let path = folder.join("config.toml");
-        let is_of_run = || fs::read_to_string(&path).is_ok_and(|former| former.ends_with(&mark));
-        let goes_on = goes_on && is_of_run();
+        let mark = run.map(mark_of).unwrap_or_default();
+        let path = folder.join(CONFIGURATION);
+        let goes_on = goes_on && is_marked(&path, &mark);
         if !goes_on {
             // Before the mark says that they are of this run.
             let path = folder.join("metrics.jsonl");
             File::create(&path).map_err(failed(&path))?;
         }
         write_whole(&path, format!("{configuration}{mark}").as_bytes())?;
-        let summary = folder.join("summary.json");
+        let summary = folder.join(SUMMARY);
         match fs::remove_file(&summary) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(&summary)(error)),
             _ => {}
@@ -146,7 +155,7 @@ impl Results {
             Ok((file, good))
         };
         let (metrics, good) = open().map_err(failed(&path))?;
-        Ok(Self { folder: folder.to_owned(), metrics: Lines { file: metrics, good } })
+        Ok(Self { folder: folder.to_owned(), metrics: Some(Lines { file: metrics, good }) })
     }
 
     /// Adds a line of metrics. `event` says what for: `progress`, or `evaluate` and at how many samples.
@@ -154,10 +163,11 @@ impl Results {
     /// # Errors
     /// The line cannot be written.
     pub fn line(&mut self, event: Value, figures: &Figures) -> Result<(), FileError> {
+        let Some(metrics) = &mut self.metrics else { return Ok(()) };
         let mut line = merged([event, figures_json(figures)]).to_string();
         line.push('\n');
         let path = || self.folder.join("metrics.jsonl");
-        self.metrics.add(line.as_bytes()).map_err(|source| FileError { path: path(), source })
+        metrics.add(line.as_bytes()).map_err(|source| FileError { path: path(), source })
     }
 
     /// Where they lie.
@@ -178,11 +188,28 @@ impl Results {
     /// # Errors
     /// The file cannot be written.
     pub fn summary(&self, summary: &Value) -> Result<(), FileError> {
+        if self.metrics.is_none() {
+            return Ok(());
+        }
         // A value made of plain numbers, texts and maps can always be written as JSON.
         let mut text = serde_json::to_string_pretty(summary).unwrap_or_default();
         text.push('\n');
-        write_whole(&self.folder.join("summary.json"), text.as_bytes())
+        write_whole(&self.folder.join(SUMMARY), text.as_bytes())
     }
+}
+
+/// What the configuration beside the results of a run ends with.
+fn mark_of(run: u64) -> String {
+    format!("\n# The results beside this are of run {run:016x}.\n")
+}
+
+fn is_marked(configuration: &Path, mark: &str) -> bool {
+    fs::read_to_string(configuration).is_ok_and(|text| text.ends_with(mark))
+}
+
+/// Whether the folder has the summary of this run.
+pub(crate) fn has_summary(folder: &Path, run: u64) -> bool {
+    folder.join(SUMMARY).is_file() && is_marked(&folder.join(CONFIGURATION), &mark_of(run))
 }
 
 /// What the summary holds: the heading, the figures, and `extra` after or over them.

@@ -13,6 +13,7 @@ use slackline_core::wire::{
 };
 use slackline_net::SharedValues;
 use slackline_net::log::Hold;
+use slackline_server_core::guard::Beyond;
 use slackline_server_core::replica::{Frame, HostEffect, HostEvent, HostSettings, Kept};
 use slackline_server_core::shard::Push;
 use slackline_server_core::{Buffers, Notice, ShardEffect, ShardEvent};
@@ -20,6 +21,7 @@ use tokio::sync::mpsc;
 
 use crate::budget::Room;
 use crate::directory::{Asked, Directory, Leave, Outgoing};
+use crate::door::Repeats;
 use crate::feeds::Feed;
 use crate::frames::Opening;
 use crate::journal::{self, Disk, Journal};
@@ -112,6 +114,8 @@ pub(crate) struct Performer {
     /// Where it goes how far the primary's log is held.
     holds: Option<(u64, mpsc::UnboundedSender<Hold>)>,
     journal: Option<Journal>,
+    /// Gradients that were not finite or beyond a limit, for the log.
+    gradients: Repeats,
 }
 
 impl Performer {
@@ -133,6 +137,7 @@ impl Performer {
             frames: None,
             holds: None,
             journal: None,
+            gradients: Repeats::default(),
         }
     }
 
@@ -340,14 +345,25 @@ impl Performer {
             ShardEffect::Recycle(buffer) => {
                 self.surroundings.buffers.put(buffer);
             }
-            ShardEffect::Notice(
-                ref notice @ (Notice::BadGradient { worker, clock, .. }
-                | Notice::Guarded { worker, clock, .. }),
-            ) => {
-                tracing::warn!(worker = worker.0, clock = clock.0, shard = shard.0, "{notice}");
-            }
-            ShardEffect::Notice(notice) => tracing::warn!(shard = shard.0, "{notice}"),
+            ShardEffect::Notice(notice) => self.say(&notice),
         }
+    }
+
+    /// What a worker that is broken does with every push must not fill the log. Of each worker and kind the first is said, then at most one a
+    /// second; those that are left out are counted by the worker, for the summary.
+    fn say(&mut self, notice: &Notice) {
+        let (worker, clock, kind) = match notice {
+            Notice::BadGradient { worker, clock, .. } => (worker.0, clock.0, "not finite"),
+            Notice::Guarded { worker, clock, beyond: Beyond::Norm { .. }, .. } => (worker.0, clock.0, "norm"),
+            Notice::Guarded { worker, clock, beyond: Beyond::Rate { .. }, .. } => (worker.0, clock.0, "rate"),
+            _ => return tracing::warn!(shard = self.shard.0, "{notice}"),
+        };
+        let Some(unsaid) = self.gradients.may_say(&format!("{worker} {kind}"), Instant::now()) else {
+            return;
+        };
+        let more =
+            if unsaid > 0 { format!("; {unsaid} more gradients were before it") } else { String::new() };
+        tracing::warn!(worker, clock, shard = self.shard.0, "{notice}{more}");
     }
 
     /// Sends values if their session has room for them. Else it lets them go, for as long as the peer takes for those before them they

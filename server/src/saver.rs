@@ -220,16 +220,15 @@ pub(crate) fn may_follow(at: &str, from: &Manifest, resolved: &Resolved) -> Resu
 
 /// Before a run that begins anew: whether its place has no checkpoints, of which the run's own could not be told.
 pub(crate) fn clear(at: &str, fresh: bool) -> Result<(), String> {
-    if fresh && !at.contains("://") {
-        return match std::fs::remove_dir_all(at) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(format!("{at} cannot be removed: {error}"))
-            }
-            _ => Ok(()),
-        };
-    }
     let runtime = runtime().map_err(|error| error.to_string())?;
-    let next = runtime.block_on(async { Store::open(at)?.next_number().await });
+    let next = runtime.block_on(async {
+        let store = Store::open(at)?;
+        if fresh {
+            // Not the whole folder: it is the user's, and may hold other things.
+            return store.clear().await.map(|()| 1);
+        }
+        store.next_number().await
+    });
     match next {
         Ok(1) | Err(CheckpointError::Missing { .. }) => Ok(()),
         Ok(_) => Err(format!(

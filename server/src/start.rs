@@ -234,8 +234,16 @@ fn begin(
     let began = Instant::now();
     let (word_sender, words) = mpsc::unbounded_channel();
     let settings = control_settings(options.index, &options.resolved, boot_number(began));
+    let stands = resumed.as_ref().is_some_and(|manifest| stands(&options.out, manifest));
     let machine = control_of(settings, found, resumed)?;
     let results = match (coordinates, goes_on) {
+        (true, true) if stands => {
+            tracing::warn!(
+                "the run was complete before: its results in {} stay as they are",
+                options.out.display()
+            );
+            Some(Results::standing(&options.out))
+        }
         (true, true) => Some(Results::go_on(&options.out, &options.resolved.to_toml(), machine.0.run())?),
         (true, false) => Some(Results::begin(&options.out, &options.resolved.to_toml(), machine.0.run())?),
         (false, _) => None,
@@ -389,6 +397,17 @@ fn control_of(
         _ => Control::new(settings, Moment(0)),
     };
     Ok((control, effects))
+}
+
+/// Whether the run of this checkpoint is complete and has its results in the folder: then nothing is left to be done, and whoever goes on
+/// with it all the same writes no others.
+#[must_use]
+pub fn stands(out: &Path, manifest: &Manifest) -> bool {
+    let is_complete = |position: Position| {
+        position.evaluations.iter().any(|evaluation| evaluation.samples == position.sample_total)
+    };
+    position_of(manifest.clone()).is_ok_and(is_complete)
+        && crate::files::has_summary(out, manifest.stamp.run.0)
 }
 
 /// Where the data stand in a checkpoint.

@@ -30,7 +30,10 @@ impl Ends {
             Phase::Waiting { .. } if long_ago(self.first_worker) => {
                 Some("a worker ended before the run began")
             }
-            Phase::Running if long_ago(self.last_worker) && status.members.is_empty() => {
+            // With all samples used the coordinator still writes the last checkpoint, which takes as long as the store does.
+            Phase::Running
+                if long_ago(self.last_worker) && status.members.is_empty() && has_work_left(status) =>
+            {
                 Some("all workers ended before the work was done")
             }
             _ => None,
@@ -38,10 +41,14 @@ impl Ends {
     }
 }
 
+fn has_work_left(status: &Status) -> bool {
+    status.progress.as_ref().is_none_or(|progress| progress.samples < progress.samples_total)
+}
+
 #[cfg(test)]
 mod tests {
     use slackline_core::ids::{Incarnation, ServerId, WorkerId};
-    use slackline_core::wire::{MemberRow, RefusedCounts, Text};
+    use slackline_core::wire::{MemberRow, Progress, RefusedCounts, Text};
 
     use super::*;
 
@@ -86,6 +93,12 @@ mod tests {
         ] {
             let status = status(phase, members);
             assert_eq!(ends.hopeless(&status).is_some(), is_hopeless, "{ends:?} {:?}", status.phase);
+        }
+        // The last checkpoint is under way.
+        let mut saving = status(Phase::Running, 0);
+        for (samples, is_hopeless) in [(9, true), (10, false)] {
+            saving.progress = Some(Progress { samples, samples_total: 10, ..Progress::default() });
+            assert_eq!(all.hopeless(&saving).is_some(), is_hopeless, "{samples} of 10 samples");
         }
         // What was on its way when the last one ended is no news.
         let just_now = Ends { last_worker: Some(Instant::now()), ..Ends::default() };

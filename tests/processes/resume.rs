@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
+use serde_json::Value;
 use slackline_checkpoint::Manifest;
 
 use crate::cluster::{Cluster, PACED, configuration, free_address, list, resolved};
@@ -13,10 +14,10 @@ use crate::runs::number;
 use crate::stage::Stage;
 
 /// Samples of one epoch of the digits.
-const EPOCH: u64 = 1442;
+pub(crate) const EPOCH: u64 = 1442;
 
 /// A run of some seconds, all of whose bits are determined.
-const BITS: &[(&str, &str)] = &[
+pub(crate) const BITS: &[(&str, &str)] = &[
     ("consistency.policy", "\"bsp\""),
     ("optimizer.kind", "\"momentum\""),
     ("optimizer.schedule", "\"cosine\""),
@@ -25,21 +26,24 @@ const BITS: &[(&str, &str)] = &[
     ("checkpoint.every_clocks", "40"),
 ];
 
-fn start(stage: &Stage, out: &str, over: &[(&str, &str)], more: &[&str]) -> Process {
+pub(crate) fn start(stage: &Stage, out: &str, over: &[(&str, &str)], more: &[&str]) -> Process {
     let config = stage.write("run.toml", &configuration(over));
     let arguments = ["run", &config, "--log", "info", "--out", &stage.text_path(out)];
     stage.start(out, &[&arguments, more].concat())
 }
 
 /// The newest checkpoint of a run, every byte of it compared.
-fn newest(stage: &Stage, out: &str, over: &[(&str, &str)]) -> Manifest {
+pub(crate) fn newest(stage: &Stage, out: &str, over: &[(&str, &str)]) -> Manifest {
     slackline_server::resume(&stage.text_path(&format!("{out}/checkpoints")), &resolved(over)).unwrap()
 }
 
+fn summary(stage: &Stage, out: &str) -> Value {
+    serde_json::from_str(&stage.read(&format!("{out}/summary.json"))).unwrap()
+}
+
 /// What came out: the loss, the accuracy and the fingerprint of values and slots, to the last bit.
-fn outcome(stage: &Stage, out: &str, over: &[(&str, &str)]) -> (String, String, u64) {
-    let summary: serde_json::Value =
-        serde_json::from_str(&stage.read(&format!("{out}/summary.json"))).unwrap();
+pub(crate) fn outcome(stage: &Stage, out: &str, over: &[(&str, &str)]) -> (String, String, u64) {
+    let summary = summary(stage, out);
     let of = |figure: &str| summary["final"][figure].to_string();
     let manifest = newest(stage, out, over);
     assert_eq!(manifest.samples_done, 40 * EPOCH, "{summary}");
@@ -47,7 +51,7 @@ fn outcome(stage: &Stage, out: &str, over: &[(&str, &str)]) -> (String, String, 
 }
 
 /// Kills every process of the stage at once, without a word.
-fn kill_all(stage: &Stage, run: &Process) {
+pub(crate) fn kill_all(stage: &Stage, run: &Process) {
     for process in stage.living() {
         let _ = kill(process.pid, Signal::SIGKILL);
     }
@@ -97,8 +101,15 @@ fn a_run_that_goes_on_elsewhere_leaves_the_former_results_as_they_are() {
     run.line("checkpoint 2 of clock");
     kill_all(&stage, &run);
     let saved = newest(&stage, "broken", BITS);
-    start(&stage, "new", BITS, &["--resume", &stage.text_path("broken")]).end_well();
+    let resumed = start(&stage, "new", BITS, &["--resume", &stage.text_path("broken")]);
+    // All shards have the same checkpoint, and nobody has gone on without it.
+    let restored = resumed.line("shard 1 is restored from checkpoint ");
+    let whole = format!("checkpoint {} at {}; nothing is lost", saved.number, saved.clock);
+    assert!(restored.contains(&whole), "{whole:?} is not in {restored}");
+    resumed.end_well();
     assert_eq!(newest(&stage, "broken", BITS), saved);
+    let (wall_s, before) = (number(&summary(&stage, "new"), "/wall_s"), &saved.coordinator["wall_ns"]);
+    assert!(wall_s > before.as_u64().unwrap() as f64 / 1e9, "{wall_s} s, with {before} ns before");
     assert_eq!(newest(&stage, "new", BITS).samples_done, 40 * EPOCH);
     // Begun anew in a folder with checkpoints, a run could not tell them from its own.
     let ended = start(&stage, "broken", BITS, &[]).end();
@@ -210,6 +221,60 @@ fn a_checkpoint_of_another_configuration_is_refused_and_names_that() {
     );
 }
 
+/// All that a complete run has left: its summary, its metrics and its newest checkpoint.
+fn results(stage: &Stage) -> (String, String, Manifest) {
+    let file = |name: &str| stage.read(&format!("out/{name}"));
+    (file("summary.json"), file("metrics.jsonl"), newest(stage, "out", SHORT))
+}
+
+#[test]
+fn a_run_that_is_complete_is_called_so_and_keeps_its_results() {
+    let stage = Stage::new();
+    start(&stage, "out", SHORT, &[]).end_well();
+    let before = results(&stage);
+    for at in ["out", "out/checkpoints"] {
+        let again = start(&stage, "out", SHORT, &["--resume", &stage.text_path(at)]).end_well();
+        let first = again.output.lines().next().unwrap();
+        let number = before.2.number;
+        assert!(first.starts_with(&format!("The run is complete with checkpoint {number} in ")), "{first}");
+        assert!(again.output.contains("4.0 epochs") && again.error.is_empty(), "{again:?}");
+        assert_eq!(results(&stage), before);
+    }
+    // Servers do not know before their workers come, and end with them.
+    let cluster = Cluster::start_with(&stage, SHORT, &["--resume"]);
+    cluster.servers[0].line("the run was complete before: its results in out stay as they are");
+    for worker in ["a", "b"].map(|name| cluster.worker(name, &[])) {
+        worker.end_well();
+    }
+    cluster.end_well();
+    let after = results(&stage);
+    assert_eq!((after.0, after.1), (before.0, before.1));
+    assert_eq!(after.2.state_hash(), before.2.state_hash());
+}
+
+#[test]
+fn a_complete_run_in_another_folder_has_the_same_figures_there() {
+    let stage = Stage::new();
+    start(&stage, "out", SHORT, &[]).end_well();
+    start(&stage, "new", SHORT, &["--resume", &stage.text_path("out")]).end_well();
+    let figures = ["/final/test_loss", "/final/test_accuracy", "/wall_s", "/samples_per_s", "/epochs"];
+    let of = |out: &str| figures.map(|figure| number(&summary(&stage, out), figure));
+    assert_eq!(of("new"), of("out"));
+}
+
+#[test]
+fn a_run_of_more_epochs_is_another_one_and_the_refusal_says_which_keys_differ() {
+    let stage = Stage::new();
+    start(&stage, "out", SHORT, &[]).end_well();
+    let before = results(&stage);
+    let longer = [SHORT, &[("train.epochs", "8"), ("optimizer.rate", "0.04"), ("servers", "1")]].concat();
+    let ended = start(&stage, "out", &longer, &["--resume", &stage.text_path("out")]).end();
+    assert_eq!(ended.code, 2, "{}", ended.error);
+    let named = "(train.epochs is 8, and was 4; optimizer.rate is 0.04, and was 0.03)";
+    assert!(ended.error.contains(named), "{named:?} is not in {}", ended.error);
+    assert_eq!(results(&stage), before);
+}
+
 // Case Paddle#44395: a server hung at the end of the training while it saved.
 #[test]
 fn when_the_training_is_over_all_end_within_five_seconds_and_the_last_checkpoint_has_all_of_it() {
@@ -245,7 +310,7 @@ fn a_priority_checkpoint_of_many_blocks_is_made_and_gone_on_from() {
     assert!(!run.has_said("was given up"), "one was given up");
     let resumed = start(&stage, "out", &over, &["--resume", &stage.text_path("out")]);
     resumed.end_well();
-    let summary: serde_json::Value = serde_json::from_str(&stage.read("out/summary.json")).unwrap();
+    let summary = summary(&stage, "out");
     assert!(number(&summary, "/final/test_accuracy") > 0.8, "{summary}");
 }
 

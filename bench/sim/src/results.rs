@@ -119,7 +119,7 @@ impl World {
         let mut figures = record.figures(self.now(), &parts::asked(self.plan.config(), whole));
         if self.wall_before.is_some() {
             let unknown = self.wall_unknown.as_secs_f64();
-            figures.wall_s = record.wall(self.now()).as_secs_f64() + unknown;
+            figures.wall_s += unknown;
             figures.samples_per_s = figures.samples as f64 / figures.wall_s;
             figures.time_to_accuracy.iter_mut().for_each(|time| time.wall_s += unknown);
             figures.time_to_loss.iter_mut().for_each(|time| time.wall_s += unknown);

@@ -206,6 +206,23 @@ impl Store {
         Committed { removed, left }
     }
 
+    /// Removes all checkpoints and whatever unfinished ones have left behind: for a run that begins anew here. What else lies there stays.
+    /// The manifests go first, so that nothing that is left half way passes for a checkpoint.
+    ///
+    /// # Errors
+    /// The place cannot be read, or something cannot be removed.
+    pub async fn clear(&self) -> Result<(), CheckpointError> {
+        let contents = self.place.contents().await?;
+        for number in contents.committed() {
+            self.place.remove(number, vec![MANIFEST.to_owned()], false).await?;
+        }
+        for (&number, folder) in &contents.0 {
+            let names = folder.files.keys().filter(|name| *name != MANIFEST).cloned().collect();
+            self.place.remove(number, names, true).await?;
+        }
+        Ok(())
+    }
+
     /// Whether a manifest that is there is of the same cut with the same parts. One who was killed before it knew, and begins again, says
     /// otherwise when it was made, what lies beneath, and how long the run has taken.
     fn is_same(&self, manifest: &Manifest, file: &str, there: &[u8]) -> bool {

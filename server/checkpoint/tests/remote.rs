@@ -35,6 +35,9 @@ async fn life(store: &Store) {
     let mixed = store.commit(&manifest(run, 5, parts), 2).await.unwrap_err();
     assert!(matches!(mixed.damage(), Some(Damage::OtherRun { .. })), "{mixed}");
     assert_eq!(store.next_number().await.unwrap(), 6);
+    store.clear().await.unwrap();
+    assert_eq!(store.next_number().await.unwrap(), 1);
+    store.clear().await.unwrap();
 }
 
 /// A part that goes in several pieces.

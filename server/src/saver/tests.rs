@@ -188,8 +188,11 @@ fn a_run_that_begins_anew_is_refused_where_checkpoints_are() {
     saved.end();
     let text = clear(&at, false).unwrap_err();
     assert!(text.contains(&at) && text.contains("--resume") && text.contains("--fresh"), "{text}");
+    let other = folder.path().join("checkpoints/notes.txt");
+    std::fs::write(&other, "of the user").unwrap();
     assert_eq!(clear(&at, true), Ok(()));
     assert_eq!(clear(&at, false), Ok(()));
+    assert!(other.exists(), "what is no checkpoint stays");
 }
 
 #[test]

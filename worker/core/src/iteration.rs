@@ -184,6 +184,7 @@ impl Worker {
                 (is_answered || (enter.is_none() && !self.cycle.is_first_push()))
                     && self.cycle.forgotten.is_none()
                     && !self.evaluation.is_blocking()
+                    && self.paused_until.is_none()
             }
             Work::Idle => is_answered,
             Work::Evaluate { .. } => is_answered && self.evaluation.is_free(),

@@ -1,6 +1,7 @@
 //! The push of an iteration, until every shard has answered it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use slackline_core::consistency::DropReason;
 use slackline_core::ids::{BatchIndex, Clock, Moment, Sequence, ServerId, ShardId};
@@ -11,6 +12,10 @@ use crate::error::WorkerError;
 use crate::iteration::{Gradient, Iteration, Phase};
 use crate::notice::Notice;
 use crate::worker::Worker;
+
+/// How long a worker pauses whose push came too often. The guards count by seconds, so nothing changes before that; without a pause it
+/// would compute and send the same batch again and again.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Pushes that lack answers. Until they have them, they are sent again after every loss.
 #[derive(Clone, Debug)]
@@ -297,11 +302,14 @@ impl Worker {
     }
 
     /// A guard of a server has left a shard's part out. One beyond the largest norm would be so again; one that came too often is
-    /// computed again, like one that came too late.
+    /// computed again, like one that came too late, but after a pause.
     fn meet_guard(&mut self, server: ServerId, shard: ShardId, guard: Guarded, effects: &mut Vec<Effect>) {
         let worker = self.member.unwrap_or_default().worker;
         let Some(pushing) = &mut self.cycle.pushing else { return };
-        pushing.is_dropped |= guard == Guarded::Rate;
+        if guard == Guarded::Rate {
+            pushing.is_dropped = true;
+            self.paused_until = Some(self.now.after(PAUSE));
+        }
         let (clock, sequence) = (pushing.clock, pushing.sequence);
         let is_told = self
             .guard_told

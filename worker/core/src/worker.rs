@@ -61,6 +61,8 @@ pub struct Worker {
     pub(crate) waits_reported: Reported,
     /// The guard that was told of last, and when.
     pub(crate) guard_told: Option<(Guarded, Moment)>,
+    /// Until then no batch is begun: what it pushes would come too often.
+    pub(crate) paused_until: Option<Moment>,
     /// When the worker was told to end: it completes the step that is on its way first.
     pub(crate) stopping: Option<Moment>,
     pub(crate) leaving: Option<Leaving>,
@@ -104,6 +106,7 @@ impl Worker {
             record: Record::new(now),
             waits_reported: Reported::new(),
             guard_told: None,
+            paused_until: None,
             stopping: None,
             leaving: None,
             has_exited: false,
@@ -146,7 +149,7 @@ impl Worker {
         }
         let deadline = |session: &Session| session.deadline(&self.settings, self.patience(session));
         let sessions = self.sessions.values().filter_map(deadline);
-        sessions.chain(self.wait_deadline()).chain(self.stopping_deadline()).min()
+        sessions.chain(self.wait_deadline()).chain(self.stopping_deadline()).chain(self.paused_until).min()
     }
 
     /// The worker's id and incarnation, while it is a member.
@@ -328,6 +331,7 @@ impl Worker {
 
     fn on_tick(&mut self, sent: u64, received: u64, effects: &mut Vec<Effect>) -> Result<(), WorkerError> {
         self.record.wire_totals(sent, received);
+        self.paused_until = self.paused_until.filter(|until| self.now < *until);
         for server in self.servers() {
             let patience = self.sessions.get(&server).and_then(|session| self.patience(session));
             if let Some(session) = self.sessions.get_mut(&server) {

@@ -57,19 +57,39 @@ impl Resolved {
     /// with others of those. No security measure.
     #[must_use]
     pub fn training_hash(&self) -> u64 {
-        self.hash_of(|path| {
-            path != "servers" && !path.starts_with("cluster.") && !path.starts_with("checkpoint.")
-        })
+        self.hash_of(is_of_training)
     }
 
-    fn hash_of(&self, counts: impl Fn(&str) -> bool) -> u64 {
+    /// The keys that make [`Self::training_hash`] differ from another's: each with its value here and there.
+    #[must_use]
+    pub fn training_differences(&self, other: &Self) -> Vec<(&'static str, String, String)> {
+        let value = |of: &Self, key: &Key| match of.counts(key) {
+            true => of.entries.value(key.path).to_string(),
+            false => "without effect".to_owned(),
+        };
+        let keys = KEYS.iter().filter(|key| is_of_training(key.path));
+        keys.map(|key| (key.path, value(self, key), value(other, key)))
+            .filter(|(_, here, there)| here != there)
+            .collect()
+    }
+
+    fn hash_of(&self, is_meant: impl Fn(&str) -> bool) -> u64 {
         let mut text = String::new();
-        let keys = KEYS.iter().filter(|key| key.in_fingerprint && self.entries.has_effect(key));
-        for key in keys.filter(|key| counts(key.path)) {
+        for key in KEYS.iter().filter(|key| self.counts(key) && is_meant(key.path)) {
             let _ = writeln!(text, "{} = {}", key.path, self.entries.value(key.path));
         }
         xxh3_64(text.as_bytes())
     }
+
+    /// Whether a key is in the fingerprint.
+    fn counts(&self, key: &Key) -> bool {
+        key.in_fingerprint && self.entries.has_effect(key)
+    }
+}
+
+/// Whether a key says what is trained and how, and not only where the state lies and what is kept of it.
+fn is_of_training(path: &str) -> bool {
+    path != "servers" && !path.starts_with("cluster.") && !path.starts_with("checkpoint.")
 }
 
 /// The file `configs/reference.toml`: every key with its unit, default, range and effect, itself a

@@ -30,7 +30,8 @@ pub struct Figures {
     pub samples: u64,
     /// Passes over the training data.
     pub epochs: f64,
-    /// Seconds from the first work handed out to the last batch done. In a simulated run the seconds it took to simulate.
+    /// Seconds from the first work handed out to the last batch done, with those that the run had taken up to the checkpoint that it
+    /// goes on from. In a simulated run the seconds it took to simulate.
     pub wall_s: f64,
     /// The same in virtual time; none in a real run. Where it is there, all other times are virtual.
     pub virtual_s: Option<f64>,

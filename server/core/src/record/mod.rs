@@ -240,8 +240,7 @@ impl Record {
     /// What a progress display shows.
     #[must_use]
     pub fn progress(&self, now: Moment) -> Progress {
-        let end = self.ended.unwrap_or(now);
-        let wall = self.began.map_or(Duration::ZERO, |began| end.since(began));
+        let wall = self.wall(now);
         let span = self.window.front().map_or(0.0, |(first, _)| now.since(*first).as_secs_f64());
         let samples: u64 = self.window.iter().skip(1).map(|row| row.1).sum();
         Progress {
@@ -262,7 +261,7 @@ impl Record {
     #[must_use]
     pub fn figures(&self, now: Moment, asked: &Asked<'_>) -> Figures {
         let report = &self.total;
-        let wall_s = self.began.map_or(0.0, |began| self.ended.unwrap_or(now).since(began).as_secs_f64());
+        let wall_s = self.wall(now).as_secs_f64();
         let last = self.last();
         let (policy, whole) = (asked.policy, asked.whole);
         let version_bound = policy.version_bound(asked.workers.max(self.workers_seen));

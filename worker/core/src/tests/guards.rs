@@ -63,6 +63,24 @@ fn a_gradient_that_came_too_often_is_computed_again_unless_some_shard_took_it() 
 }
 
 #[test]
+fn a_worker_that_pushed_too_often_begins_nothing_for_a_second() {
+    let mut rig = Rig::computing(settings(2), Work::Idle);
+    rig.gradient(1, None);
+    rig.pushed(0, 1, 1, PushOutcome::Guarded(Guarded::Rate));
+    rig.pushed(1, 1, 1, PushOutcome::Guarded(Guarded::Rate));
+    let until = rig.now.after(Duration::from_secs(1));
+    let is_pull = |effect: &Effect| matches!(effect, Effect::Send { message: ToServer::Pull(_), .. });
+    assert!(!rig.hear(0, batch(0)).iter().any(is_pull));
+    assert!(!rig.tick_after(Duration::from_millis(999)).iter().any(is_pull));
+    assert!(rig.worker.next_deadline().is_some_and(|deadline| deadline <= until));
+    assert!(rig.tick_after(Duration::from_millis(1)).iter().any(is_pull));
+    assert!(
+        rig.worker.next_deadline().is_none_or(|deadline| deadline > rig.now),
+        "it is not woken for it again"
+    );
+}
+
+#[test]
 fn a_guard_is_told_with_worker_step_and_tensors_once_an_interval() {
     let mut rig = Rig::computing(settings(2), Work::Idle);
     rig.gradient(1, None);

@@ -26,7 +26,7 @@ pub(super) const KEEPING: &[Key] = &[
         Kind::Float { min: 0.0, max: 1e9 },
         Absent::Default("0.0"),
         "pushes per second",
-        "Most pushes that a shard takes of one worker, over ten seconds; more are dropped, counted and named. 0 puts no limit on it.",
+        "Most pushes that a shard takes of one worker, over ten seconds; more are dropped, counted and named, and their worker pauses for a second before it goes on. 0 puts no limit on it.",
     )
     .only_with("sync.method", &["server"]),
     Key::new(

@@ -249,8 +249,14 @@ impl Cluster {
     fn restored(&mut self, shard: ShardId, generation: Generation, clock: Clock) {
         let Some(origin) = self.kept.map.restored(shard, generation) else { return };
         self.kept.is_changed = true;
-        let lost = self.kept.progress.0.saturating_sub(clock.0);
-        let lost = if matches!(origin, Origin::Checkpoint { .. }) { lost } else { 0 };
+        let (clock, lost) = match origin {
+            Origin::Checkpoint { number } => {
+                // A shard without members has no clock of its own; what is below the marker it has in any case.
+                let clock = clock.max(self.marker_of(number).unwrap_or_default());
+                (clock, self.kept.progress.0.saturating_sub(clock.0))
+            }
+            _ => (clock, 0),
+        };
         self.kept.notices.push(ClusterNotice::Restored { shard, origin, clock, lost });
     }
 
@@ -261,6 +267,12 @@ impl Cluster {
         if let Err(text) = verdict {
             self.kept.failure.get_or_insert(text);
         }
+    }
+
+    /// The marker clock of a checkpoint, where that is the newest or the one that the run goes on from.
+    fn marker_of(&self, number: u64) -> Option<Clock> {
+        let newest = self.kept.rounds.as_ref().and_then(Rounds::newest_marker);
+        newest.into_iter().chain(self.settings.from).find(|(of, _)| *of == number).map(|(_, clock)| clock)
     }
 
     fn newest(&self) -> Option<u64> {

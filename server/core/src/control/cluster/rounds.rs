@@ -85,6 +85,11 @@ impl Rounds {
         self.newest
     }
 
+    /// The same with its marker clock.
+    pub(super) fn newest_marker(&self) -> Option<(u64, Clock)> {
+        self.newest.map(|number| (number, self.last))
+    }
+
     pub(super) const fn round(&self) -> Option<&Round> {
         self.round.as_ref()
     }
