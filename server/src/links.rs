@@ -1,7 +1,7 @@
 //! The ways of this server to the others: to the coordinator, which every other server speaks with, and to the backups of its shards.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -126,6 +126,7 @@ impl Links {
                 // The task that waits ends with the process.
                 std::future::pending::<()>().await;
             }
+            let began = Instant::now();
             match self.reach_once(server).await {
                 Ok(reached) => {
                     if said.is_some() {
@@ -141,7 +142,8 @@ impl Links {
                 }
                 Err(reason) => tracing::debug!("{server} is not reached: {reason}"),
             }
-            tokio::time::sleep(pause).await;
+            // One that waited in vain for an answer has waited long enough.
+            tokio::time::sleep_until((began + pause).into()).await;
             pause = (2 * pause).min(self.longest_pause);
         }
     }

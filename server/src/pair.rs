@@ -1,6 +1,6 @@
 //! For tests: a small configuration, and two ends of a real connection on loopback.
 
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use slackline_core::config::{Config, Layer, Resolved, Value};
@@ -9,7 +9,7 @@ use slackline_core::wire::{Dtype, TransferHeader, TransferKind};
 use slackline_net::{Connection, Connector, Identity, Listener, Role, Settings, keys};
 use slackline_server_core::ControlEvent;
 use tempfile::TempDir;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::directory::Directory;
 use crate::journal;
@@ -85,7 +85,7 @@ pub(crate) fn shared(control: mpsc::Sender<ControlEvent>, surroundings: &Surroun
         network: Settings::default(),
         config_hash: surroundings.config_hash,
         payload_max: 1 << 20,
-        standstill: Mutex::default(),
+        standstill: watch::Sender::default(),
     }
 }
 

@@ -57,7 +57,7 @@ struct Inner {
     keep: usize,
     kind: CheckpointKind,
     block: u32,
-    stop_after: Duration,
+    report_after: Duration,
     words: UnboundedSender<Word>,
     jobs: Mutex<Jobs>,
     wake: Condvar,
@@ -106,7 +106,7 @@ impl Saver {
             keep: config.checkpoint.keep,
             kind: config.checkpoint.kind,
             block: u32::try_from(config.checkpoint.block).unwrap_or(u32::MAX),
-            stop_after: config.checkpoint.stop_after,
+            report_after: config.checkpoint.report_after,
             words,
             jobs: Mutex::default(),
             wake: Condvar::new(),
@@ -410,7 +410,7 @@ impl Work {
             return;
         };
         let since = *self.failing.get_or_insert_with(Instant::now);
-        if since.elapsed() >= self.inner.stop_after && !self.said {
+        if since.elapsed() >= self.inner.report_after && !self.said {
             self.said = true;
             let text = format!("no checkpoint was taken for {:.0} s: {why}", since.elapsed().as_secs_f64());
             self.inner.say(Word::StoreTrouble(Some(text)));

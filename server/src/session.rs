@@ -13,7 +13,7 @@ use slackline_net::{
 use slackline_server_core::ControlEvent;
 use slackline_server_core::ShardEvent;
 use slackline_server_core::shard::Push;
-use tokio::sync::{OnceCell, mpsc};
+use tokio::sync::{OnceCell, mpsc, watch};
 
 use crate::budget::{Budget, Room};
 use crate::directory::{Directory, OUTGOING_MAX, Outgoing, Values};
@@ -36,9 +36,13 @@ pub(crate) struct Shared {
     pub(crate) config_hash: u64,
     /// Bytes of a frame's payload in a log at most: those of the largest shard.
     pub(crate) payload_max: u64,
-    /// What a status says while control waits for its memory and hears nobody. A lock, since it is of two tasks; both run on one thread.
-    pub(crate) standstill: Mutex<Option<Standstill>>,
+    /// What a status says while control waits for its memory and hears nobody.
+    pub(crate) standstill: watch::Sender<Option<Standstill>>,
 }
+
+/// Control hears this no more: its loop has ended.
+#[derive(Debug)]
+struct Gone;
 
 /// What is said while control hears nobody.
 #[derive(Clone, Debug)]
@@ -47,20 +51,41 @@ pub(crate) struct Standstill {
     pub(crate) status: Status,
 }
 
+/// Whether control can be told something.
+enum Place<'a> {
+    /// It can.
+    Free(mpsc::Permit<'a, ControlEvent>),
+    /// It stands still; this is what is said meanwhile.
+    None(Standstill),
+}
+
 impl Shared {
     /// The owner of a shard on this server.
     pub(crate) fn owner(&self, shard: ShardId) -> Option<Owner> {
         self.owners.read().unwrap_or_else(PoisonError::into_inner).get(&shard).cloned()
     }
 
-    /// What a status says without control; none while control answers itself.
-    fn standstill(&self) -> Option<Standstill> {
-        self.standstill.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     /// Control hears nobody until this is none again; a status says it so.
     pub(crate) fn stand_still(&self, standstill: Option<Standstill>) {
-        *self.standstill.lock().unwrap_or_else(PoisonError::into_inner) = standstill;
+        self.standstill.send_replace(standstill);
+    }
+
+    /// Waits for a place in control's queue, or only until control stands still: then that queue may be full, and what is said in its
+    /// stead is returned.
+    async fn place_or_standstill(&self) -> Result<Place<'_>, Gone> {
+        let mut standstill = self.standstill.subscribe();
+        let stands = async {
+            match standstill.wait_for(Option::is_some).await {
+                Ok(standstill) => standstill.clone(),
+                // This server's sessions share what would have to be gone.
+                Err(_) => None,
+            }
+        };
+        tokio::select! {
+            biased;
+            Some(standstill) = stands => Ok(Place::None(standstill)),
+            place = self.control.reserve() => place.map(Place::Free).map_err(|_| Gone),
+        }
     }
 
     /// All of them, in their order.
@@ -83,19 +108,7 @@ pub(crate) async fn serve(id: SessionId, connection: Connection, shared: Arc<Sha
     let (shares, piece) = (shared.network.shares(), shared.payload_max);
     let arriving_room = Budget::new(shares.arriving, piece);
     shared.directory.insert(id, outgoing, connection.clone(), Budget::new(shares.leaving, piece));
-    let looks_on = matches!(connection.role(), Role::Observer | Role::Admin);
-    if looks_on && let Some(Standstill { welcome, .. }) = shared.standstill() {
-        // Control will say it once more, to somebody who has read what there is and gone.
-        shared.directory.send(id, Outgoing::Message(welcome));
-    }
-    let opened = ControlEvent::Opened {
-        session: id,
-        role: connection.role(),
-        address: connection.remote().to_string(),
-    };
-    if shared.control.send(opened).await.is_err() {
-        return;
-    }
+    let Ok(unheard) = announce(id, &connection, &shared).await else { return };
     let writer = tokio::spawn(write(connection.clone(), sender, waiting, shared.network));
     let logs = (connection.role() == Role::Server)
         .then(|| tokio::spawn(feeds::take_logs(connection.clone(), shared.clone())));
@@ -105,6 +118,7 @@ pub(crate) async fn serve(id: SessionId, connection: Connection, shared: Arc<Sha
         shared,
         arriving: Mutex::default(),
         arriving_room,
+        unheard: Mutex::new(unheard),
     });
     let transfers = tokio::spawn(session.clone().take_transfers());
     let outcome = session.read(receiver).await;
@@ -119,7 +133,33 @@ pub(crate) async fn serve(id: SessionId, connection: Connection, shared: Arc<Sha
     session.shared.directory.remove(id);
     // The writer still sends what was said before, then ends since its channel is closed.
     let _ = writer.await;
-    let _ = session.shared.control.send(ControlEvent::Closed { session: id }).await;
+    if session.take_unheard().is_none() {
+        let _ = session.shared.control.send(ControlEvent::Closed { session: id }).await;
+    }
+}
+
+/// Tells control of a new session. Whoever only looks does not wait for that while control stands still: it is welcomed at once, and what
+/// control has not heard of it is returned.
+async fn announce(
+    id: SessionId,
+    connection: &Connection,
+    shared: &Shared,
+) -> Result<Option<ControlEvent>, Gone> {
+    let (role, address) = (connection.role(), connection.remote().to_string());
+    let opened = ControlEvent::Opened { session: id, role, address };
+    if !matches!(role, Role::Observer | Role::Admin) {
+        return shared.control.send(opened).await.map(|()| None).map_err(|_| Gone);
+    }
+    match shared.place_or_standstill().await? {
+        Place::Free(place) => {
+            place.send(opened);
+            Ok(None)
+        }
+        Place::None(Standstill { welcome, .. }) => {
+            shared.directory.send(id, Outgoing::Message(welcome));
+            Ok(Some(opened))
+        }
+    }
 }
 
 struct Session {
@@ -130,6 +170,8 @@ struct Session {
     arriving: Mutex<BTreeMap<(ShardId, Sequence), Incoming>>,
     /// Room for them, until their shards have taken them up.
     arriving_room: Budget,
+    /// That the session was opened, where control has not heard it yet.
+    unheard: Mutex<Option<ControlEvent>>,
 }
 
 /// A transfer of which something has arrived; empty until there is room for all of it.
@@ -147,20 +189,47 @@ struct Admitted {
 impl Session {
     async fn read(&self, mut receiver: ControlReceiver) -> Result<(), ConnectionError> {
         while let Some(message) = receiver.receive::<ToServer>().await? {
-            if message == ToServer::Status
-                && let Some(Standstill { status, .. }) = self.shared.standstill()
-            {
-                if self.shared.directory.begin_status(self.id) {
-                    tokio::spawn(looks::send_status(self.id, status, self.shared.clone()));
-                }
-                continue;
-            }
-            let event = ControlEvent::Message { session: self.id, message };
-            if self.shared.control.send(event).await.is_err() {
+            let outcome =
+                if message == ToServer::Status { self.status().await } else { self.tell(message).await };
+            if outcome.is_err() {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Asks control for a status, or says itself how things are while control stands still.
+    async fn status(&self) -> Result<(), Gone> {
+        loop {
+            match self.shared.place_or_standstill().await? {
+                Place::None(Standstill { status, .. }) => {
+                    if self.shared.directory.begin_status(self.id) {
+                        tokio::spawn(looks::send_status(self.id, status, self.shared.clone()));
+                    }
+                    return Ok(());
+                }
+                Place::Free(place) => match self.take_unheard() {
+                    Some(opened) => place.send(opened),
+                    None => {
+                        place.send(ControlEvent::Message { session: self.id, message: ToServer::Status });
+                        return Ok(());
+                    }
+                },
+            }
+        }
+    }
+
+    /// Tells control, however long it takes until there is room for that.
+    async fn tell(&self, message: ToServer) -> Result<(), Gone> {
+        let event = ControlEvent::Message { session: self.id, message };
+        for event in self.take_unheard().into_iter().chain([event]) {
+            self.shared.control.send(event).await.map_err(|_| Gone)?;
+        }
+        Ok(())
+    }
+
+    fn take_unheard(&self) -> Option<ControlEvent> {
+        self.unheard.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// A peer whose bytes have no meaning is cut off and counted; one whose connection was lost may come back.
@@ -319,3 +388,6 @@ async fn write(
     }
     connection.close(CloseCode::Done, "");
 }
+
+#[cfg(test)]
+mod tests;

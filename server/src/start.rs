@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -275,7 +275,7 @@ fn begin(
         network: *network,
         config_hash: surroundings.config_hash,
         payload_max: payload_max(all.values().map(|settings| settings.keys)),
-        standstill: Mutex::default(),
+        standstill: watch::Sender::default(),
     });
     if let Some(mut ledger) = found.ledger.take() {
         let snapshot = machine.0.state().map_err(|error| ServerError::Resume(error.to_string()))?;

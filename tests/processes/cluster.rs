@@ -85,7 +85,12 @@ impl<'a> Cluster<'a> {
     }
 
     pub(crate) fn worker(&self, name: &str, more: &[&str]) -> Process {
-        let list = list(&self.addresses);
+        self.worker_at(name, &self.addresses, more)
+    }
+
+    /// A worker that reaches the servers at these addresses.
+    pub(crate) fn worker_at(&self, name: &str, addresses: &[String], more: &[&str]) -> Process {
+        let list = list(addresses);
         let arguments = ["worker", &self.config, "--log", "info", "--set", &list];
         self.stage.start(name, &[&arguments, more].concat())
     }

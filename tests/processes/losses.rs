@@ -50,6 +50,22 @@ fn the_backup_of_a_server_that_dies_goes_on_and_so_again_when_that_is_back_and_d
     assert!(cluster.has_trained_for(EPOCHS));
 }
 
+// Found by reading: work was given out before the copies were equal, and whoever lost a server in between lost the run.
+#[test]
+fn a_server_that_dies_as_soon_as_the_run_begins_is_no_loss_where_there_are_copies() {
+    let stage = Stage::new();
+    let cluster = Cluster::start(&stage, &over(COPIES));
+    let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
+    cluster.servers[0].line("the run begins");
+    cluster.servers[1].kill();
+    cluster.servers[0].line("server 0 answers for shard 1 now, in place of server 1");
+    let again = cluster.start_server(1, &[]);
+    for process in workers.iter().chain([&cluster.servers[0], &again]) {
+        process.end_well();
+    }
+    assert!(cluster.has_trained_for(EPOCHS));
+}
+
 #[test]
 fn a_server_that_is_told_to_go_hands_its_shards_over_and_the_run_goes_on() {
     // Case 13: a server that was taken away on purpose ended the run of everybody.

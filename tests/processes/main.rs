@@ -28,6 +28,7 @@ mod runs;
 mod servers;
 mod shards;
 mod stage;
+mod stops;
 mod strangers;
 mod traces;
 mod virtual_time;

@@ -1,6 +1,6 @@
 //! A bucket in an S3 server over a folder, `s3s-fs`: `cargo install s3s-fs --version 0.14.1 --features binary`.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

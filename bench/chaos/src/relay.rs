@@ -1,4 +1,4 @@
-//! A link between a process and a server that can be cut, lose packets and delay them: a relay of UDP datagrams on this machine.
+//! A link between a process and a server that can be cut, lose packets, delay them and let few bytes through: a relay of UDP datagrams on this machine.
 //!
 //! Network namespaces with netem do the same in the kernel, where it has netem; this works on any machine and for any user. Each process
 //! reaches each server through a relay of its own, so one link can be bad while the others are good.
@@ -34,6 +34,8 @@ pub struct Weather {
     pub loss: f64,
     /// How much later each comes.
     pub delay: Duration,
+    /// Bytes of a second that pass in each direction, one packet after another; none where they take no time.
+    pub rate: Option<u32>,
 }
 
 /// A handle to change what a link does.
@@ -223,7 +225,11 @@ impl Lane {
         }
         self.link.passed.fetch_add(1, Ordering::Relaxed);
         let now = Instant::now();
-        let at = (now + weather.delay).max(self.last);
+        let takes = weather.rate.map_or(Duration::ZERO, |rate| {
+            Duration::from_secs_f64(packet.len() as f64 / f64::from(rate.max(1)))
+        });
+        // The line is busy with what came before: a burst waits for itself.
+        let at = (now + weather.delay).max(self.last) + takes;
         if at <= now {
             self.destination.send(packet).await;
         } else if self.delayed.try_send((at, packet.to_vec())).is_ok() {
@@ -283,6 +289,23 @@ mod tests {
         }
         let (passed, lost) = relay.link.counts();
         assert!(lost > 60 && passed > 60, "{lost} of {} were lost", passed + lost);
+    }
+
+    #[tokio::test]
+    async fn a_packet_takes_its_time_on_a_line_of_few_bytes_and_waits_for_those_before_it() {
+        let (relay, peer) = stage().await;
+        relay.link.set(Weather { rate: Some(5_000), ..Weather::default() });
+        let began = Instant::now();
+        for number in 0..4 {
+            peer.send(&[number; 50]).await.unwrap();
+        }
+        let mut buffer = [0; 50];
+        for number in 0..4 {
+            peer.recv(&mut buffer).await.unwrap();
+            assert_eq!(buffer[0], number);
+        }
+        // Four packets on the way there, and the last of them back.
+        assert!(began.elapsed() >= Duration::from_millis(50), "{:?}", began.elapsed());
     }
 
     #[tokio::test]

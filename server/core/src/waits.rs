@@ -88,6 +88,17 @@ pub enum Wait {
         is_gone: bool,
         /// For how long.
         silent: Duration,
+        /// The workers that cannot go on without it, with their clocks.
+        needed_by: Vec<(WorkerId, Clock)>,
+    },
+    /// The coordinator says nothing to this server.
+    Coordinator {
+        /// Which server it is.
+        server: ServerId,
+        /// Its address, empty where it is not known.
+        address: String,
+        /// For how long.
+        silent: Duration,
     },
     /// Shards lack something.
     Lack {
@@ -151,6 +162,10 @@ fn last_heard(f: &mut fmt::Formatter<'_>, heard: Option<Duration>) -> fmt::Resul
     heard.map_or(Ok(()), |heard| write!(f, ", last heard {} ago", seconds(heard)))
 }
 
+fn located(f: &mut fmt::Formatter<'_>, address: &str) -> fmt::Result {
+    if address.is_empty() { Ok(()) } else { write!(f, "; it is at {address}") }
+}
+
 impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -179,12 +194,25 @@ impl fmt::Display for Wait {
                 last_heard(f, *heard)?;
                 write!(f, " ({})", names(shards))
             }
-            Self::Silent { server, address, is_gone, silent } => {
+            Self::Silent { server, address, is_gone, silent, needed_by } => {
                 write!(f, "{server} is silent for {} (its process may be stopped)", seconds(*silent))?;
                 if *is_gone {
                     f.write_str(", its lease is over")?;
                 }
-                if address.is_empty() { Ok(()) } else { write!(f, "; it is at {address}") }
+                if !needed_by.is_empty() {
+                    let needs = if needed_by.len() > 1 { "need" } else { "needs" };
+                    let workers = needed_by.iter().map(|(worker, clock)| format!("{worker} at {clock}"));
+                    write!(f, "; {} {needs} its shards", names(&workers.collect::<Vec<_>>()))?;
+                }
+                located(f, address)
+            }
+            Self::Coordinator { server, address, silent } => {
+                write!(
+                    f,
+                    "{server}, the coordinator, is silent for {} (its process may be stopped)",
+                    seconds(*silent)
+                )?;
+                located(f, address)
             }
             Self::Lack { shards, primary, lack } => {
                 let (shards, many) = (names(shards), shards.len() > 1);
@@ -233,6 +261,7 @@ impl Wait {
             Self::Regrouping { generation, missing } => format!("group {generation} {missing:?}"),
             Self::Held { worker, clock, reason, .. } => format!("held {worker} {clock} {reason}"),
             Self::Silent { server, is_gone, .. } => format!("silent {server} {is_gone}"),
+            Self::Coordinator { server, .. } => format!("coordinator {server}"),
             Self::Lack { primary, lack, .. } => format!("lack {primary} {lack:?}"),
             Self::Trouble { server, text } => format!("trouble {server} {text}"),
             Self::SlowLink { peer, .. } => format!("link {peer}"),
@@ -304,16 +333,20 @@ pub fn of_held<'a>(
     })
 }
 
-/// The waits that the rows of servers and places tell: a server is called silent after `quiet` without a word.
+/// The waits that the rows of servers and places tell: a server is called silent after `quiet` without a word. `workers` are those that
+/// need every shard, with their clocks.
 pub fn of_cluster<'a>(
     servers: &'a [ServerRow],
     places: &'a [PlaceRow],
+    workers: &'a [(WorkerId, Clock)],
     quiet: Duration,
 ) -> impl Iterator<Item = Waiting> + 'a {
     let of_server = move |row: &ServerRow| {
         let silent = Duration::from_millis(row.heard_ms.unwrap_or(0));
         let server = row.server;
-        let wait = Wait::Silent { server, address: row.address.shown(), is_gone: !row.is_alive, silent };
+        let needed_by = if row.primaries > 0 { workers.to_vec() } else { Vec::new() };
+        let (address, is_gone) = (row.address.shown(), !row.is_alive);
+        let wait = Wait::Silent { server, address, is_gone, silent, needed_by };
         let silence = (row.heard_ms.is_some() && (silent >= quiet || !row.is_alive))
             .then_some(Waiting { wait, since: silent });
         let text = row.trouble.shown();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use slackline_core::ids::Moment;
 use slackline_core::wire::{ServerWord, ToServer, WaitRow};
 use slackline_server_core::ControlEvent;
-use slackline_server_core::control::MapRecord;
+use slackline_server_core::control::{End, MapRecord};
 use tokio::sync::watch;
 
 use super::Daemon;
@@ -89,8 +89,14 @@ impl Daemon {
 
     /// Keeps a map of shards before any server is told of it. False when it cannot be any more.
     pub(super) async fn keep_map(&mut self, map: &MapRecord) -> bool {
-        let bytes = slackline_core::wire::encode_state(map).unwrap_or_default();
-        self.until_kept(Keep::Map(&bytes)).await
+        match slackline_core::wire::encode_state(map) {
+            Ok(bytes) => self.until_kept(Keep::Map(&bytes)).await,
+            Err(error) => {
+                // A map that nobody could read must not lie where the last good one does.
+                self.end = Some(End::Failed(format!("the map of the shards cannot be kept: {error}")));
+                false
+            }
+        }
     }
 
     /// Tries until it is done. Nothing that follows may leave before, so nothing else is done meanwhile; the network goes on. False when
@@ -137,7 +143,7 @@ impl Daemon {
 
     /// Whoever asks for a status meanwhile is told why nothing goes on, and how things stood.
     fn stand_still(&self, since: Instant, why: String) {
-        let mut status = self.control.status(self.now());
+        let mut status = self.control.status(self.moment());
         status
             .waits
             .insert(0, WaitRow::new(since.elapsed(), format!("{why}; nothing goes on before it can be")));

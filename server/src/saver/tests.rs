@@ -18,7 +18,7 @@ fn resolved(more: &[(&str, &str)]) -> Resolved {
         ("optimizer.rate", "0.03"),
         ("cluster.shards_per_server", "3"),
         ("checkpoint.every_clocks", "10"),
-        ("checkpoint.stop_after_s", "0.1"),
+        ("checkpoint.report_after_s", "0.1"),
     ];
     let value = |(key, value): &(&str, &str)| ((*key).to_owned(), Value::from_literal(value).unwrap());
     let values = keys.iter().filter(|(key, _)| more.iter().all(|(other, _)| key != other)).chain(more);

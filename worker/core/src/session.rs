@@ -11,10 +11,10 @@ use crate::error::WorkerError;
 use crate::notice::Notice;
 use crate::settings::Settings;
 
-/// Wait before the second attempt to connect; it doubles from there.
+/// From the first attempt to connect to the second; it doubles from there.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 
-/// Longest wait between two attempts.
+/// The longest time from one attempt to the next.
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
 
 /// How far a session has come.
@@ -47,8 +47,10 @@ pub(crate) struct Session {
     boot: Option<u64>,
     /// The process that greeted last.
     greeted_by: Option<u64>,
-    /// Wait before the next attempt; zero if it is to be made at once.
+    /// From the beginning of the last attempt to that of the next at least; zero if it is to be made at once.
     delay: Duration,
+    /// When the last attempt began.
+    tried: Moment,
     /// When the last control message went out. Transfers do not count: a slow one is heard only when it is
     /// complete.
     last_sent: Moment,
@@ -80,6 +82,7 @@ impl Session {
             boot: None,
             greeted_by: None,
             delay: Duration::ZERO,
+            tried: now,
             last_sent: now,
             last_heard: now,
             last_renewed: now,
@@ -125,14 +128,15 @@ impl Session {
         }
     }
 
-    /// Makes another attempt: at once when the session had been good, else after a growing wait.
+    /// Makes another attempt: at once when the session had been good, else when a growing time has passed since the last one began. One that
+    /// waited in vain for an answer has waited long enough.
     pub(crate) fn retry(&mut self, settings: &Settings, now: Moment, effects: &mut Vec<Effect>) {
         let since = if self.is_searching() { self.since } else { now };
         let wait = self.delay;
         // A server that comes back within a lease should be found within it.
         let longest = RETRY_LONGEST.min(settings.lease / RETRIES).max(RETRY_FIRST);
         self.delay = (wait * 2).clamp(RETRY_FIRST, longest);
-        self.turn(State::Backoff { until: now.after(wait) }, since);
+        self.turn(State::Backoff { until: now.max(self.tried.after(wait)) }, since);
         self.connect_if_due(now, effects);
     }
 
@@ -142,6 +146,7 @@ impl Session {
             && until <= now
         {
             self.delay = self.delay.max(RETRY_FIRST);
+            self.tried = now;
             self.state = State::Connecting;
             effects.push(Effect::Connect { server: self.server });
         }

@@ -182,7 +182,7 @@ pub struct Checkpoint {
     /// Keys of one block.
     pub block: u64,
     /// How long a store may take nothing before it is named.
-    pub stop_after: Duration,
+    pub report_after: Duration,
 }
 
 /// What a checkpoint saves.

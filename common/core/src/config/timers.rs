@@ -40,13 +40,14 @@ pub const SEARCH: u32 = 6;
 /// Leases that putting another server in the place of a lost one may take: one until it is missed, one for the change.
 pub const PROMOTION: u32 = 2;
 
-/// The longest pause between two attempts to connect, whatever the lease.
+/// The longest time from the beginning of one attempt to connect to that of the next, whatever the lease: an attempt that takes longer is
+/// followed at once.
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// Bounds of an attempt to connect: below the first a busy machine has not answered yet.
 pub const ATTEMPT: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
 
-/// The longest pause between two attempts of a server, whatever the lease.
+/// The same of a server.
 const SERVER_RETRY_MAX: Duration = Duration::from_secs(1);
 
 /// The shortest life of a lease in etcd: it counts in whole seconds. While etcd elects a leader of its own nobody can renew one, for up to two
@@ -116,11 +117,11 @@ pub struct Timers {
     pub idle: Duration,
     /// A peer that owes an answer and says nothing for so long is dialled anew.
     pub answer: Duration,
-    /// The longest pause between two attempts of a worker to connect.
+    /// The longest time from the beginning of one attempt of a worker to connect to that of the next, where the first one ends earlier.
     pub retry: Duration,
     /// One attempt of a worker to connect.
     pub attempt: Duration,
-    /// The longest pause between two attempts of a server to connect.
+    /// The same of a server.
     pub server_retry: Duration,
     /// A process that stood still for longer forgives its members that long a silence.
     pub standstill: Duration,

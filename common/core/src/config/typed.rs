@@ -132,7 +132,7 @@ fn checkpoint(entries: &Entries) -> Checkpoint {
         keep: entries.int::<u32>("checkpoint.keep") as usize,
         kind,
         block: entries.int("checkpoint.block"),
-        stop_after: Duration::from_secs_f64(entries.float("checkpoint.stop_after_s")),
+        report_after: Duration::from_secs_f64(entries.float("checkpoint.report_after_s")),
     }
 }
 

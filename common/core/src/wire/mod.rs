@@ -51,6 +51,12 @@ pub enum WireError {
         /// Bytes announced.
         claimed: u64,
     },
+    /// Facts that are kept or copied have more bytes than anybody reads.
+    #[error("facts of {bytes} bytes, the limit is {STATE_BYTES_MAX}")]
+    StateTooLong {
+        /// Their bytes.
+        bytes: u64,
+    },
     /// The bytes end early, or hold a value that does not exist.
     #[error("the bytes are not a message of protocol {PROTOCOL}")]
     Malformed,
@@ -123,21 +129,36 @@ const STATE_FORMAT: Configuration<LittleEndian, Fixint, Limit<STATE_BYTES_MAX>> 
 /// The bytes of facts that are kept or copied, and are no message.
 ///
 /// # Errors
-/// [`WireError::TooLong`] when they are over [`STATE_BYTES_MAX`]: nobody could read them.
+/// [`WireError::StateTooLong`] when they are over [`STATE_BYTES_MAX`]: nobody could read them.
 pub fn encode_state<S: Encode>(state: &S) -> Result<Vec<u8>, WireError> {
-    let bytes = bincode::encode_to_vec(state, STATE_FORMAT).map_err(|_| WireError::Malformed)?;
+    let bytes = encode_whole(state);
     // The limit of a format binds readers only.
-    if bytes.len() > STATE_BYTES_MAX {
-        return Err(WireError::TooLong { claimed: bytes.len() as u64 });
-    }
+    fits_a_state(&bytes)?;
     Ok(bytes)
+}
+
+/// The same without the limit: whoever cannot refuse makes them whole, and whoever keeps or reads them refuses those that are too long.
+///
+/// # Panics
+/// Never for types that derive [`Encode`]: a vector takes any number of bytes, and their numbers, texts and lists have nothing that fails.
+pub fn encode_whole<S: Encode>(state: &S) -> Vec<u8> {
+    bincode::encode_to_vec(state, STATE_FORMAT)
+        .expect("numbers, texts and lists of them can always be encoded")
+}
+
+const fn fits_a_state(bytes: &[u8]) -> Result<(), WireError> {
+    if bytes.len() > STATE_BYTES_MAX {
+        return Err(WireError::StateTooLong { bytes: bytes.len() as u64 });
+    }
+    Ok(())
 }
 
 /// Reads facts that fill `bytes` exactly. Never allocates more than the limit.
 ///
 /// # Errors
-/// [`WireError::Malformed`] and [`WireError::Trailing`].
+/// [`WireError::StateTooLong`], [`WireError::Malformed`] and [`WireError::Trailing`].
 pub fn decode_state<S: Decode<()>>(bytes: &[u8]) -> Result<S, WireError> {
+    fits_a_state(bytes)?;
     let (state, used) = bincode::decode_from_slice(bytes, STATE_FORMAT).map_err(|_| WireError::Malformed)?;
     if used != bytes.len() {
         return Err(WireError::Trailing { extra: bytes.len() - used });

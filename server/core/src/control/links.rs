@@ -51,7 +51,7 @@ impl Control {
             }
             ControlEvent::CoordinatorRefused(refusal) => return self.refused_by(&refusal, effects),
             ControlEvent::Ordered(order) => {
-                self.refusal = None;
+                (self.refusal, self.coordinator_heard) = (None, now);
                 return self.ordered(now, order, effects);
             }
             ControlEvent::Persisted { number } => {

@@ -138,6 +138,8 @@ pub struct Control {
     shards_started: bool,
     /// Where the servers are, as far as it is known: for people, who look for one that is silent.
     addresses: Vec<String>,
+    /// When the coordinator last said something to this server, or this one began; of no use on the coordinator's own.
+    coordinator_heard: Moment,
     /// Nanoseconds that are added to a moment of this process, modulo 2^64: a coordinator that was restarted goes on in the time that it had.
     offset: u64,
     /// The last moment of the run that was heard of.
@@ -173,6 +175,7 @@ impl Control {
             started: false,
             shards_started: false,
             addresses: Vec::new(),
+            coordinator_heard: now,
             offset: 0,
             latest: now,
             batch_count: None,
@@ -243,6 +246,7 @@ impl Control {
             ControlEvent::Late { by } => {
                 self.members.forgive(by, now);
                 self.cluster.iter_mut().for_each(|cluster| cluster.forgive(by, now));
+                self.coordinator_heard = self.coordinator_heard.after(by).min(now);
             }
             ControlEvent::Interrupt { reason } => self.end(End::Stopped(reason), effects),
             ControlEvent::Leave { reason } => self.told_to_go(now, reason, effects),

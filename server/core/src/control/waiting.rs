@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use slackline_core::config::timers::quiet;
-use slackline_core::ids::{Incarnation, Moment, ShardId, WorkerId};
+use slackline_core::ids::{Clock, Incarnation, Moment, ShardId, WorkerId};
 use slackline_core::limits::{ADDRESS_BYTES_MAX, PLACE_ROWS_MAX, SERVER_ROWS_MAX, STATUS_ROWS_MAX};
 use slackline_core::wire::{Lack, Status, cut, milliseconds};
 
@@ -42,10 +42,13 @@ impl Control {
 
     /// Whether the run can begin: all workers have asked for work, or the least number has and nobody else came for a lease. A worker
     /// asks once it is registered with every server, so all servers know those that ask. But one that has died since would come back
-    /// without what the run begins with.
+    /// without what the run begins with. So would one that dies before its copies are equal: they are waited for, for a lease.
     pub(super) fn may_begin(&self, now: Moment) -> bool {
         let Some(coordinator) = self.coordinator.as_ref().filter(|_| !self.started) else { return false };
         if self.cluster().is_some_and(|cluster| !cluster.has_primaries()) {
+            return false;
+        }
+        if self.cluster().is_some_and(|cluster| !cluster.has_copies()) && !self.gathers_for(now).is_zero() {
             return false;
         }
         let asking = coordinator.asking();
@@ -112,13 +115,36 @@ impl Control {
         }
         let (servers, places) = (self.server_rows(now).0, self.place_rows(now));
         let quiet = quiet(self.settings.lease);
-        merged(self.wait_for_workers(now).into_iter().chain(of_cluster(&servers, &places, quiet)))
+        let workers = self.workers_at_work();
+        let of_cluster = of_cluster(&servers, &places, &workers, quiet);
+        merged(self.wait_for_workers(now).into_iter().chain(self.wait_for_coordinator(now)).chain(of_cluster))
+    }
+
+    /// The workers that train, with their clocks: each needs every shard for its next step.
+    fn workers_at_work(&self) -> Vec<(WorkerId, Clock)> {
+        let Some(coordinator) = self.coordinator.as_ref().filter(|_| self.started) else { return Vec::new() };
+        let here = self.members.ever_ids().filter(|worker| self.members.is_registered(*worker));
+        here.filter_map(|worker| Some((worker, coordinator.clock_of(worker)?))).collect()
+    }
+
+    /// The coordinator of another server, when it has answered nothing for longer than it may be quiet.
+    fn wait_for_coordinator(&self, now: Moment) -> Option<Waiting> {
+        let silent = now.since(self.coordinator_heard);
+        let is_silent = self.coordinator.is_none() && silent >= quiet(self.settings.lease);
+        let server = self.settings.coordinator_at;
+        let address = self.addresses.get(server.0 as usize).cloned().unwrap_or_default();
+        is_silent.then_some(Waiting { wait: Wait::Coordinator { server, address, silent }, since: silent })
     }
 
     fn wait_for_workers(&self, now: Moment) -> Option<Waiting> {
         let coordinator = self.coordinator.as_ref()?;
         if !self.started {
             let since = now.since(self.began);
+            let are_all_here = coordinator.asking() >= self.settings.workers;
+            if are_all_here && self.cluster().is_some_and(|cluster| !cluster.has_copies()) {
+                // The rows of the shards say what is waited for.
+                return None;
+            }
             let here = self.members.registered();
             let gathers = here >= self.least() && here < self.settings.workers;
             let wait = if gathers && coordinator.asking() >= self.least() {

@@ -148,8 +148,8 @@ impl Kept {
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        // Over the limit only with far more workers than may be members; a state without facts is refused by whoever reads it.
-        wire::encode_state(self).unwrap_or_default()
+        // Whole also where that is over the limit, which takes far more workers than may be members: whoever saves or reads it names that.
+        wire::encode_whole(self)
     }
 }
 

@@ -54,15 +54,22 @@ fn the_report_of_a_stall_has_one_line_for_each_blocked_worker_and_each_cause() {
         place(7, Lack::State, 500),
     ];
     let heard = |worker: WorkerId| (worker == WorkerId(2)).then(|| Duration::from_millis(3240));
-    let all = of_held(&rows, secs(5), heard).chain(of_cluster(&servers, &places, secs(3)));
+    let all = of_held(&rows, secs(5), heard).chain(of_cluster(
+        &servers,
+        &places,
+        &[(WorkerId(2), Clock(3)), (WorkerId(1), Clock(7))],
+        secs(3),
+    ));
     assert_eq!(
         lines(&merged(all)),
         [
-            "server 2 is silent for 12.0 s (its process may be stopped), its lease is over; it is at 10.0.0.2:4400 (12.0 s)",
+            "server 2 is silent for 12.0 s (its process may be stopped), its lease is over; worker 2 at clock 3, worker 1 at clock 7 need its \
+             shards; it is at 10.0.0.2:4400 (12.0 s)",
             "shard 1, shard 4 have no server and wait for server 1 to come back (9.1 s)",
             "worker 1 at clock 7 waits for worker 2 at clock 3 to reach clock 5, last heard 3.2 s ago (shard 0, shard 1) (6.2 s)",
             "worker 3 at clock 7 waits for worker 2 at clock 3 to reach clock 5, last heard 3.2 s ago (shard 1) (5.9 s)",
-            "server 1 is silent for 4.2 s (its process may be stopped); it is at 10.0.0.1:4400 (4.2 s)",
+            "server 1 is silent for 4.2 s (its process may be stopped); worker 2 at clock 3, worker 1 at clock 7 need its shards; it is at \
+             10.0.0.1:4400 (4.2 s)",
             "shard 5: server 3 is being given a copy (0.7 s)",
             "shard 6 has no backup: no other server is there for one (0.6 s)",
             "shard 7 waits for server 1 to load the state (0.5 s)",

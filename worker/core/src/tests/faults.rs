@@ -233,6 +233,16 @@ fn a_server_is_looked_for_until_patience_ends() {
     assert_eq!(told, 10);
 }
 
+// Found by reading: after a cut was mended, a worker paused for up to a quarter of a lease more, though its attempt had waited for longer.
+#[test]
+fn an_attempt_that_waited_in_vain_for_longer_than_the_pause_is_followed_at_once() {
+    let mut rig = Rig::new(settings(2));
+    assert!(rig.tick_after(Duration::ZERO).contains(&connect(0)));
+    rig.now = rig.now.after(Duration::from_secs(5));
+    let failed = Event::ConnectFailed { server: ServerId(0), reason: "no answer".to_owned(), fatal: false };
+    assert!(rig.on(failed).contains(&connect(0)));
+}
+
 #[test]
 fn a_server_that_appears_late_is_found() {
     let mut rig = Rig::new(settings(2));

@@ -86,7 +86,7 @@ pub(super) const KEEPING: &[Key] = &[
     .only_with("checkpoint.kind", &["priority", "incremental"])
     .beside_the_result(),
     Key::new(
-        "checkpoint.stop_after_s",
+        "checkpoint.report_after_s",
         Kind::Float { min: 0.1, max: DAY_S },
         Absent::Default("300.0"),
         "seconds",

@@ -10,7 +10,7 @@ use slackline_core::wire::{Here, Holding, Place, ServerOrder};
 
 use super::Cluster;
 use super::going::Going;
-use super::map::{Map, Servers};
+use super::map::{Map, Servers, Slot};
 use super::notice::ClusterNotice;
 
 /// Former processes of a server that are remembered: one that still lives then comes back at once.
@@ -79,6 +79,15 @@ impl Cluster {
         };
         let is_settled = !kept.is_changed && kept.storing.is_none();
         is_settled && kept.led.values().all(|((server, _), number)| is_ready(server, *number))
+    }
+
+    /// Whether every backup that is here has what its primary has, as the stored map says.
+    pub(crate) fn has_copies(&self) -> bool {
+        let live = self.live();
+        let lags = |slot: &Slot| {
+            slot.place.backup.is_some_and(|backup| !backup.in_step && live.contains(&backup.server))
+        };
+        !self.kept.map.slots.values().any(lags)
     }
 
     /// A word of a server that was lost brings it back.

@@ -1,5 +1,7 @@
 //! Too few workers, members that come and go, and what is said of it.
 
+use slackline_core::wire::{Here, ServerWord};
+
 use super::*;
 use crate::assign::{Repeat, Why};
 
@@ -155,12 +157,82 @@ fn samples_of_a_lost_worker_are_told_with_its_name_and_of_one_that_left_too() {
     }
 }
 
+/// The coordinator of two servers with copies, which has heard of the other one that it is here and has its places.
+fn with_copies() -> Desk {
+    let mut both = ControlSettings {
+        servers: 2,
+        shards: vec![(ShardId(0), ServerId(0)), (ShardId(1), ServerId(1))],
+        ..settings(1)
+    };
+    both.coordinator.iter_mut().for_each(|coordinator| coordinator.replicas = 2);
+    let mut desk = Desk::new(both);
+    desk.open(9, Role::Server);
+    let here = Here { server: ServerId(1), boot: 7, layout_hash: 1, config_hash: 2, holds: Vec::new() };
+    desk.say(9, ToServer::Cluster(ServerWord::Here(here)));
+    desk.say(9, ToServer::Cluster(ServerWord::Took { number: 100 }));
+    desk
+}
+
+// Found by reading: work was given out before the copies were equal, and whoever lost a server in between lost the run.
+#[test]
+fn a_run_with_copies_begins_when_they_are_equal() {
+    let mut desk = with_copies();
+    desk.enlist(0);
+    assert!(works(&desk.say(0, ask(0, None))).is_empty());
+    assert_eq!(
+        said(&desk),
+        ["shard 0: server 1 is being given a copy", "shard 1: server 0 is being given a copy"]
+    );
+    let generation = Generation(0);
+    let first = ControlEvent::InStep { shard: ShardId(0), generation, backup: ServerId(1) };
+    assert!(works(&desk.event(first)).is_empty());
+    let second = ServerWord::InStep { shard: ShardId(1), generation, backup: ServerId(0) };
+    assert_eq!(works(&desk.say(9, ToServer::Cluster(second))).len(), 1);
+    // What dies from now on has a successor.
+    let here = Here { server: ServerId(1), boot: 8, layout_hash: 1, config_hash: 2, holds: Vec::new() };
+    desk.open(10, Role::Server);
+    let effects = desk.say(10, ToServer::Cluster(ServerWord::Here(here)));
+    assert!(!effects.iter().any(|effect| matches!(effect, ControlEffect::End(_))), "{effects:?}");
+}
+
+#[test]
+fn copies_that_do_not_become_equal_are_waited_for_by_name_for_a_lease() {
+    let mut desk = with_copies();
+    desk.enlist(0);
+    desk.say(0, ask(0, None));
+    for _ in 0..3 {
+        assert!(works(&desk.after(3.0)).is_empty());
+        desk.say(0, ToServer::Renew);
+        desk.say(9, ToServer::Cluster(ServerWord::Alive));
+    }
+    assert_eq!(said(&desk).len(), 2);
+    assert_eq!(works(&desk.after(1.5)).len(), 1);
+}
+
+#[test]
+fn a_coordinator_that_says_nothing_is_named_by_the_other_servers() {
+    let other = ControlSettings { server: ServerId(1), coordinator: None, servers: 2, ..settings(1) };
+    let mut desk = Desk::new(other);
+    desk.control.set_addresses(vec!["10.0.0.0:4400".to_owned()]);
+    desk.after(6.0);
+    desk.event(ControlEvent::Ordered(ServerOrder::Heard));
+    desk.after(6.0);
+    assert_eq!(said(&desk), [] as [&str; 0]);
+    desk.after(1.0);
+    let line =
+        "server 0, the coordinator, is silent for 7.0 s (its process may be stopped); it is at 10.0.0.0:4400";
+    assert_eq!(said(&desk), [line]);
+    // What this server did not hear while it stood still itself is nobody's silence.
+    desk.event(ControlEvent::Late { by: Duration::from_secs(3) });
+    assert_eq!(said(&desk), [] as [&str; 0]);
+}
+
 /// A server and the coordinator, with a way between them that takes its time.
 struct Pair {
     coordinator: Control,
     server: Control,
     now: Moment,
-    under_way: VecDeque<(Moment, slackline_core::wire::ServerWord)>,
+    under_way: VecDeque<(Moment, ServerWord)>,
 }
 
 impl Pair {
