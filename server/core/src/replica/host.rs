@@ -242,9 +242,8 @@ impl Host {
         let at = self.moment(now);
         let Some(shard) = &mut self.shard else { return refuse(event, effects) };
         // What an observer reads changes nothing: it is no entry, but waits for those before it.
-        let changes = !matches!(event, ShardEvent::Pull { reader: None, .. });
         let mut at = at.max(self.journal.at());
-        if changes {
+        if event.changes() {
             let index;
             (index, at) = self.journal.next(at);
             let is_fed = self.feed.as_ref().is_some_and(|feed| feed.needs_after().is_some());
