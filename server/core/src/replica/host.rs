@@ -65,6 +65,8 @@ pub struct HostRow {
     pub index: Index,
     /// Its backup, and whether that is in step.
     pub backup: Option<(ServerId, bool)>,
+    /// Effects that wait for the copies that count.
+    pub withheld: usize,
     /// Since when it waits for the copies that count, in the time of [`Host::moment`]; none while they have everything.
     pub unconfirmed_since: Option<Moment>,
 }
@@ -226,6 +228,7 @@ impl Host {
             generation: self.generation,
             index: self.journal.index(),
             backup: self.feed.as_ref().map(|feed| (feed.backup(), feed.is_in_step())),
+            withheld: self.journal.withheld(),
             unconfirmed_since: self.journal.withheld_since().map(|since| self.moment(since)),
         }
     }

@@ -34,6 +34,7 @@ pub use event::{Push, ShardEffect, ShardEvent};
 pub use facts::{FormerShard, Joined, StateError};
 pub use held::Held;
 use held::HeldPulls;
+pub(crate) use held::SNAPSHOTS_MAX;
 use member::Member;
 use push::Collected;
 pub use state::{SLICE_COUNT, ShardState, StateArray};

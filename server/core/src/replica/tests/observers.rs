@@ -189,3 +189,79 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn of_what_a_session_pulls_while_copies_lag_the_last_waits() {
+    let mut trio = Trio::new(PolicySpec::Asp, 2);
+    for request in 0..1000 {
+        trio.look(request, 9, request);
+        if request % 100 == 0 {
+            trio.push(request, 0, request / 100 + 1);
+        }
+    }
+    trio.look(1000, 8, 7);
+    let row = trio.primary.row();
+    assert_eq!(row.withheld, 1 + 10 + 2, "that it has values, ten answers, and one snapshot a session");
+    assert_eq!(row.unconfirmed_since, Some(Moment(0)));
+    assert_eq!(trio.served(), []);
+    trio.write(1001);
+    assert_eq!(trio.served(), [(8, 7, 10), (9, 999, 10)]);
+    assert_eq!((trio.primary.row().withheld, trio.primary.row().unconfirmed_since), (0, None));
+}
+
+#[test]
+fn sessions_without_end_that_pull_while_copies_lag_are_bounded_and_stop_nobody() {
+    let most = crate::shard::SNAPSHOTS_MAX as u64;
+    let mut trio = Trio::new(PolicySpec::Asp, 2);
+    trio.write(0);
+    trio.push(1, 0, 1);
+    for session in 0..most + 9 {
+        trio.look(2 + session, session, session);
+    }
+    assert_eq!(trio.primary.row().withheld as u64, most + 1);
+    assert_eq!(trio.primary.row().unconfirmed_since, Some(Moment(1_000_000)));
+    assert!(trio.primary.takes_events());
+    trio.write(20_000);
+    let served = trio.served();
+    assert_eq!((served.len() as u64, served[0].0, served[served.len() - 1].0), (most, 9, most + 8));
+}
+
+// A snapshot that is asked for over and over waits since it was first asked for, so that the wait has its name.
+#[test]
+fn a_snapshot_that_replaces_another_waits_as_long_as_that_one() {
+    let mut trio = Trio::new(PolicySpec::Asp, 2);
+    trio.write(0);
+    // Its effects are the shard's own: nothing of it leaves.
+    trio.shard(1, ShardEvent::Finish { worker: WorkerId(1) });
+    (2..50).for_each(|at| trio.look(at, 9, at));
+    assert_eq!(trio.primary.row().withheld, 1);
+    assert_eq!(trio.primary.row().unconfirmed_since, Some(Moment(2_000_000)));
+}
+
+// A backup that counts and must be given its state first has no entries: what waits for it is bounded by itself.
+#[test]
+fn effects_that_wait_for_a_backup_without_entries_fill_the_host_too() {
+    let mut trio = Trio::new(PolicySpec::Asp, 2);
+    trio.settings.durability = Durability::Replicated;
+    let mut host = Host::new(trio.settings.clone());
+    let mut take = |event| {
+        let mut effects = Vec::new();
+        host.handle(Moment(0), event, &mut effects);
+        (host.takes_events(), host.row().withheld)
+    };
+    let mut place = trio.place(0, Origin::Nothing);
+    if let HostEvent::Place { place: Some(place), .. } = &mut place {
+        place.backup = Some(Backup { server: ServerId(1), in_step: true });
+    }
+    take(place);
+    take(HostEvent::Shard(ShardEvent::Initialize(vec![1.0; 5])));
+    let (session, kind) = (SessionId(1), PullKind::Snapshot);
+    let reader = Some((WorkerId(0), Incarnation(0)));
+    let mut taken = 0_u64;
+    while take(HostEvent::Tick).0 {
+        taken += 1;
+        assert!(taken < 10_000, "it takes things without end");
+        take(HostEvent::Shard(ShardEvent::Pull { session, reader, request: taken, kind }));
+    }
+    assert_eq!(take(HostEvent::Tick).1, 4096);
+}
