@@ -469,4 +469,5 @@ mod losses;
 mod newcomers;
 mod refusals;
 mod returns;
+mod saving;
 mod waiting;

@@ -1,5 +1,5 @@
 //! What the run waits for, as control knows it: workers before the start and while too few are there, servers that are silent, shards that
-//! are not whole.
+//! are not whole, checkpoints that are not written.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -112,7 +112,16 @@ impl Control {
         }
         let (servers, places) = (self.server_rows(now).0, self.place_rows(now));
         let quiet = quiet(self.settings.lease);
-        merged(self.wait_for_workers(now).into_iter().chain(of_cluster(&servers, &places, quiet)))
+        let of_run = self.wait_for_workers(now).into_iter().chain(self.wait_for_checkpoint(now, quiet));
+        merged(of_run.chain(of_cluster(&servers, &places, quiet)))
+    }
+
+    /// A store that hangs says nothing: without these the run would have no end and no reason.
+    fn wait_for_checkpoint(&self, now: Moment, quiet: Duration) -> Vec<Waiting> {
+        let (Some(cluster), Some(coordinator)) = (self.cluster(), &self.coordinator) else {
+            return Vec::new();
+        };
+        cluster.checkpoint_waits(now, quiet, coordinator.behind(), || coordinator.is_reported())
     }
 
     fn wait_for_workers(&self, now: Moment) -> Option<Waiting> {
