@@ -136,6 +136,15 @@ pub enum Wait {
         /// How long ago the worker was heard, where that is known.
         heard: Option<Duration>,
     },
+    /// A checkpoint is not whole.
+    Checkpoint {
+        /// Its number.
+        number: u64,
+        /// Whether it is that of the final values: the run ends after it.
+        is_last: bool,
+        /// What it lacks.
+        lacks: Unsaved,
+    },
     /// Answers wait for the copies that count.
     Unconfirmed {
         /// At which shards.
@@ -143,6 +152,33 @@ pub enum Wait {
         /// The backup that has not confirmed; none for the disk.
         backup: Option<ServerId>,
     },
+}
+
+/// What a checkpoint lacks.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Unsaved {
+    /// It could not be begun yet.
+    Beginning,
+    /// A worker has not come to its cut.
+    Cut {
+        /// The one that is furthest back.
+        worker: WorkerId,
+        /// Where it is.
+        at: Clock,
+        /// Its cut.
+        needs: Clock,
+    },
+    /// A server has not written its parts.
+    Parts {
+        /// Which.
+        server: ServerId,
+        /// The shards that it has to save.
+        shards: Vec<ShardId>,
+    },
+    /// What workers have to tell of the batches before the cut.
+    Results,
+    /// All parts are in the store, the manifest is not.
+    Manifest,
 }
 
 /// `a, b, c and 5 more`.
@@ -238,6 +274,10 @@ impl fmt::Display for Wait {
                 write!(f, "{} {has} a step of {worker} and no word that the others have it", names(shards))?;
                 last_heard(f, *heard)
             }
+            Self::Checkpoint { number, is_last, lacks } => {
+                let last = if *is_last { ", the last of the run," } else { "" };
+                write!(f, "checkpoint {number}{last} {lacks}")
+            }
             Self::Unconfirmed { shards, backup } => {
                 let waits = if shards.len() > 1 { "wait" } else { "waits" };
                 match backup {
@@ -245,6 +285,23 @@ impl fmt::Display for Wait {
                     None => write!(f, "{} {waits} for the disk", names(shards)),
                 }
             }
+        }
+    }
+}
+
+impl fmt::Display for Unsaved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Beginning => f.write_str("cannot be begun yet: not all shards can be told of it"),
+            Self::Cut { worker, at, needs } => {
+                write!(f, "waits for {worker} at {at} to reach {needs}, where it is cut")
+            }
+            Self::Parts { server, shards } => {
+                let parts = if shards.len() > 1 { "parts" } else { "part" };
+                write!(f, "waits for {server} to write its {parts} to the store ({})", names(shards))
+            }
+            Self::Results => f.write_str("waits for what workers have to tell of the batches before its cut"),
+            Self::Manifest => f.write_str("waits for its manifest to be written to the store"),
         }
     }
 }
@@ -266,6 +323,15 @@ impl Wait {
             Self::Trouble { server, text } => format!("trouble {server} {text}"),
             Self::SlowLink { peer, .. } => format!("link {peer}"),
             Self::Staged { worker, step, .. } => format!("staged {worker} {step}"),
+            Self::Checkpoint { number, lacks, .. } => {
+                let lacks = match lacks {
+                    // The clock of a worker rises while it is waited for.
+                    Unsaved::Cut { worker, .. } => format!("cut {worker}"),
+                    Unsaved::Parts { server, .. } => format!("parts {server}"),
+                    Unsaved::Beginning | Unsaved::Results | Unsaved::Manifest => format!("{lacks:?}"),
+                };
+                format!("checkpoint {number} {lacks}")
+            }
             Self::Unconfirmed { backup, .. } => format!("unconfirmed {backup:?}"),
         }
     }
@@ -276,6 +342,7 @@ impl Wait {
             Self::Held { shards, .. }
             | Self::Lack { shards, .. }
             | Self::Staged { shards, .. }
+            | Self::Checkpoint { lacks: Unsaved::Parts { shards, .. }, .. }
             | Self::Unconfirmed { shards, .. } => Some(shards),
             _ => None,
         }

@@ -15,6 +15,9 @@ use super::world::World;
 /// Events that may wait for a host that takes none: what the members of a run can have under way.
 const WAITING_MAX: usize = 400;
 
+/// Effects that may wait for copies: an answer or two for each thing that the members have under way.
+const WITHHELD_MAX: usize = 2 * WAITING_MAX;
+
 impl World {
     /// Puts something into a shard's inbox.
     pub(crate) fn put_host(&mut self, server: usize, shard: ShardId, event: HostEvent) {
@@ -114,6 +117,9 @@ impl World {
             shard.check_invariants();
         }
         let after = host.row();
+        holds("bounded queues", after.withheld <= WITHHELD_MAX, || {
+            format!("{} effects of {id} wait for copies on server {server}: {after:?}", after.withheld)
+        })?;
         if (before.role, before.generation) != (after.role, after.generation) && self.trace.is_on() {
             self.trace.line(self.now, format_args!("server {server} {id}: {before:?} -> {after:?}"));
         }

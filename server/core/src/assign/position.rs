@@ -185,6 +185,18 @@ impl Assigner {
         })
     }
 
+    /// The worker that is furthest from its cut, with its clock and the cut; of those that have work.
+    #[must_use]
+    pub fn behind(&self, clock: impl Fn(WorkerId) -> Option<Clock>) -> Option<(WorkerId, Clock, Clock)> {
+        let line = self.line.as_ref()?;
+        let workers = self.desks.keys().filter(|worker| !line.finished.contains_key(worker));
+        let below = workers.filter_map(|worker| {
+            let (at, cut) = (clock(*worker)?, line.floor(*worker)?);
+            (at < cut).then_some((*worker, at, cut))
+        });
+        below.min_by_key(|(_, at, cut)| std::cmp::Reverse(cut.0 - at.0))
+    }
+
     /// Where the data stand at the cut. What the record and the coordinator know is left empty.
     #[must_use]
     pub fn position(&self) -> Position {

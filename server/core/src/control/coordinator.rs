@@ -392,6 +392,11 @@ impl Coordinator {
         self.assigner.as_ref().is_some_and(Assigner::is_reported)
     }
 
+    /// The worker that is furthest from its cut, with its clock and the cut.
+    pub(super) fn behind(&self) -> Option<(WorkerId, Clock, Clock)> {
+        self.assigner.as_ref()?.behind(|worker| self.clocks.get(worker))
+    }
+
     /// Where the run stands at the cut.
     pub(super) fn position(&self, now: Moment, number: u64, clock: Clock) -> Position {
         let (Some(assigner), Some(record)) = (&self.assigner, &self.record) else {

@@ -474,4 +474,5 @@ mod losses;
 mod newcomers;
 mod refusals;
 mod returns;
+mod saving;
 mod waiting;

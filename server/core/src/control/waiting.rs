@@ -1,5 +1,5 @@
 //! What the run waits for, as control knows it: workers before the start and while too few are there, servers that are silent, shards that
-//! are not whole.
+//! are not whole, checkpoints that are not written.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -117,7 +117,8 @@ impl Control {
         let quiet = quiet(self.settings.lease);
         let workers = self.workers_at_work();
         let of_cluster = of_cluster(&servers, &places, &workers, quiet);
-        merged(self.wait_for_workers(now).into_iter().chain(self.wait_for_coordinator(now)).chain(of_cluster))
+        let of_run = self.wait_for_workers(now).into_iter().chain(self.wait_for_checkpoint(now, quiet));
+        merged(of_run.chain(self.wait_for_coordinator(now)).chain(of_cluster))
     }
 
     /// The workers that train, with their clocks: each needs every shard for its next step.
@@ -134,6 +135,14 @@ impl Control {
         let server = self.settings.coordinator_at;
         let address = self.addresses.get(server.0 as usize).cloned().unwrap_or_default();
         is_silent.then_some(Waiting { wait: Wait::Coordinator { server, address, silent }, since: silent })
+    }
+
+    /// A store that hangs says nothing: without these the run would have no end and no reason.
+    fn wait_for_checkpoint(&self, now: Moment, quiet: Duration) -> Vec<Waiting> {
+        let (Some(cluster), Some(coordinator)) = (self.cluster(), &self.coordinator) else {
+            return Vec::new();
+        };
+        cluster.checkpoint_waits(now, quiet, coordinator.behind(), || coordinator.is_reported())
     }
 
     fn wait_for_workers(&self, now: Moment) -> Option<Waiting> {

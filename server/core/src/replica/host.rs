@@ -65,6 +65,8 @@ pub struct HostRow {
     pub index: Index,
     /// Its backup, and whether that is in step.
     pub backup: Option<(ServerId, bool)>,
+    /// Effects that wait for the copies that count.
+    pub withheld: usize,
     /// Since when it waits for the copies that count, in the time of [`Host::moment`]; none while they have everything.
     pub unconfirmed_since: Option<Moment>,
 }
@@ -226,6 +228,7 @@ impl Host {
             generation: self.generation,
             index: self.journal.index(),
             backup: self.feed.as_ref().map(|feed| (feed.backup(), feed.is_in_step())),
+            withheld: self.journal.withheld(),
             unconfirmed_since: self.journal.withheld_since().map(|since| self.moment(since)),
         }
     }
@@ -242,9 +245,8 @@ impl Host {
         let at = self.moment(now);
         let Some(shard) = &mut self.shard else { return refuse(event, effects) };
         // What an observer reads changes nothing: it is no entry, but waits for those before it.
-        let changes = !matches!(event, ShardEvent::Pull { reader: None, .. });
         let mut at = at.max(self.journal.at());
-        if changes {
+        if event.changes() {
             let index;
             (index, at) = self.journal.next(at);
             let is_fed = self.feed.as_ref().is_some_and(|feed| feed.needs_after().is_some());

@@ -1,18 +1,24 @@
 //! The journal of a primary: its numbers and moments, the entries that copies still need, and the effects that wait for copies.
 //!
-//! Bounded: when so many entries or bytes are not at all copies yet, the host takes nothing more in, and whoever sends waits.
+//! Bounded: when so many entries, bytes or effects are not at all copies yet, the host takes nothing more in, and whoever sends waits. What an
+//! observer pulls counts for none of these, so that nobody who looks on stops those who work: of that, the last of each session waits.
+//!
+//! Effects that wait share values with the shard. Every version that they keep beside the present one was made by a gradient whose entry is
+//! under way, so they keep no more values than the entries may have; while a backup has no state, and so no entries, it is the workers
+//! that keep versions few: none of them sends another gradient before its last one is answered.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use std::sync::Arc;
 
-use slackline_core::ids::Moment;
+use slackline_core::ids::{Moment, SessionId};
 
 use super::{Entry, Index};
 use crate::buffers::Buffers;
-use crate::shard::{Push, ShardEffect, ShardEvent};
+use crate::shard::{Push, SNAPSHOTS_MAX, ShardEffect, ShardEvent};
 
-/// Entries that may be under way to copies.
+/// Entries that may be under way to copies; and effects that may wait for them when the next event is taken: each event has few (one that
+/// releases held pulls has one for each member at most), but a backup that counts and is to be given its state first has no entries.
 const ENTRIES_MAX: usize = 4096;
 
 /// Values of gradients that may be under way, for small shards: 64 MiB.
@@ -32,8 +38,12 @@ pub(super) struct Journal {
     entries: VecDeque<Arc<Entry>>,
     values: u64,
     /// Effects with the entry that must be at the copies first, and since when.
-    withheld: VecDeque<(Index, Moment, ShardEffect)>,
+    withheld: VecDeque<Withheld>,
+    /// The same of observers, by session: the last snapshot that each has asked for, since it first waited for one.
+    snapshots: BTreeMap<SessionId, Withheld>,
 }
+
+type Withheld = (Index, Moment, ShardEffect);
 
 impl Journal {
     /// The journal after an entry that was taken elsewhere.
@@ -85,25 +95,49 @@ impl Journal {
 
     /// Whether there is room for entries of a shard of `keys` keys.
     pub(super) fn has_room(&self, keys: u64) -> bool {
-        self.entries.len() < ENTRIES_MAX && self.values < VALUES_MAX.max(GRADIENTS_MAX.saturating_mul(keys))
+        self.entries.len() < ENTRIES_MAX
+            && self.withheld.len() < ENTRIES_MAX
+            && self.values < VALUES_MAX.max(GRADIENTS_MAX.saturating_mul(keys))
     }
 
-    /// Lets an effect wait for the last entry.
+    /// Lets an effect wait for the last entry. Of the snapshots of an observer's session the last waits; of peers that have gone, some may.
     pub(super) fn withhold(&mut self, now: Moment, effect: ShardEffect) {
-        self.withheld.push_back((self.index, now, effect));
+        let ShardEffect::Serve { session, reader: None, .. } = effect else {
+            self.withheld.push_back((self.index, now, effect));
+            return;
+        };
+        let since = self.snapshots.remove(&session).map_or(now, |(_, since, _)| since);
+        if self.snapshots.len() >= SNAPSHOTS_MAX
+            && let Some(oldest) =
+                self.snapshots.iter().min_by_key(|(_, (index, since, _))| (*index, *since)).map(|(id, _)| *id)
+        {
+            self.snapshots.remove(&oldest);
+        }
+        self.snapshots.insert(session, (self.index, since, effect));
     }
 
     /// The effects that wait for no entry after `confirmed`.
     pub(super) fn release(&mut self, confirmed: Index) -> impl Iterator<Item = ShardEffect> + '_ {
-        std::iter::from_fn(move || {
-            let (_, _, effect) = self.withheld.pop_front_if(|(index, _, _)| *index <= confirmed)?;
-            Some(effect)
-        })
+        let mut snapshots = BTreeMap::new();
+        if self.snapshots.values().any(|(index, ..)| *index <= confirmed) {
+            (snapshots, self.snapshots) = std::mem::take(&mut self.snapshots)
+                .into_iter()
+                .partition(|(_, (index, ..))| *index <= confirmed);
+        }
+        let withheld = &mut self.withheld;
+        std::iter::from_fn(move || withheld.pop_front_if(|(index, ..)| *index <= confirmed))
+            .chain(snapshots.into_values())
+            .map(|(_, _, effect)| effect)
     }
 
     /// Since when an effect waits.
     pub(super) fn withheld_since(&self) -> Option<Moment> {
-        self.withheld.front().map(|(_, since, _)| *since)
+        self.withheld.front().into_iter().chain(self.snapshots.values()).map(|(_, since, _)| *since).min()
+    }
+
+    /// Effects that wait.
+    pub(super) fn withheld(&self) -> usize {
+        self.withheld.len() + self.snapshots.len()
     }
 
     #[cfg(test)]

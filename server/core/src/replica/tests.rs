@@ -1,5 +1,7 @@
 //! Two hosts of one shard, a coordinator, a stream that breaks and servers that die: what was told to anyone is never lost.
 
+mod observers;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 

@@ -105,6 +105,12 @@ pub enum ShardEvent {
 }
 
 impl ShardEvent {
+    /// Whether anything can follow from it but an answer. What an observer reads changes nothing, whatever time it is: copies need not hear of it.
+    #[must_use]
+    pub const fn changes(&self) -> bool {
+        !matches!(self, Self::Pull { reader: None, .. })
+    }
+
     /// The worker that it is about, if it is about one.
     #[must_use]
     pub const fn worker(&self) -> Option<WorkerId> {

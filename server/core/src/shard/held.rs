@@ -7,8 +7,9 @@ use slackline_core::ids::{Clock, Incarnation, Moment, Sequence, SessionId, Worke
 use slackline_core::limits::WORKER_COUNT_MAX;
 use slackline_core::wire::PullKind;
 
-/// Snapshots that may wait for a shard's values. More than there can be sessions at once: those beyond are of peers that have gone.
-const EARLY_SNAPSHOTS_MAX: usize = WORKER_COUNT_MAX as usize + 1024;
+/// Snapshots that may wait, for a shard's values or for its copies, one a session. More than there can be sessions at once: those beyond are
+/// of peers that have gone.
+pub(crate) const SNAPSHOTS_MAX: usize = WORKER_COUNT_MAX as usize + 1024;
 
 /// A pull that waits, or is about to be served.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -125,7 +126,7 @@ impl HeldPulls {
     fn make_room_early(&mut self, session: SessionId) {
         let is_snapshot = |held: &Held| held.gated_reader().is_none();
         self.early.retain(|held| held.session != session || !is_snapshot(held));
-        if self.early.iter().filter(|held| is_snapshot(held)).count() >= EARLY_SNAPSHOTS_MAX
+        if self.early.iter().filter(|held| is_snapshot(held)).count() >= SNAPSHOTS_MAX
             && let Some(oldest) = self.early.iter().position(is_snapshot)
         {
             self.early.remove(oldest);
@@ -237,11 +238,11 @@ mod tests {
         }
         let requests: Vec<_> = held.all().map(|held| held.request).collect();
         assert_eq!(requests, [1, 99], "the last of the session, and its worker's gated pull");
-        let last = EARLY_SNAPSHOTS_MAX as u64 + 9;
+        let last = SNAPSHOTS_MAX as u64 + 9;
         for session in 0..=last {
             held.put(snapshot(session, session), Waits::Values);
         }
-        assert_eq!(held.all().count(), EARLY_SNAPSHOTS_MAX + 1);
+        assert_eq!(held.all().count(), SNAPSHOTS_MAX + 1);
         held.check(false, None, Clock(0));
         let newest = held.release(true, None, Clock(0)).pop();
         assert_eq!(newest.map(|held| held.session), Some(SessionId(last)));

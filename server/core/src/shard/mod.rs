@@ -34,6 +34,7 @@ pub use event::{Push, ShardEffect, ShardEvent};
 pub use facts::{FormerShard, Joined, StateError};
 pub use held::Held;
 use held::HeldPulls;
+pub(crate) use held::SNAPSHOTS_MAX;
 use member::Member;
 use push::Collected;
 pub use state::{SLICE_COUNT, ShardState, StateArray};
@@ -168,6 +169,11 @@ impl Shard {
 
     /// Takes one event in; what is to be done about it comes out in `effects`.
     pub fn handle(&mut self, now: Moment, event: ShardEvent, effects: &mut Vec<ShardEffect>) {
+        if let ShardEvent::Pull { session, reader: None, request, kind } = event {
+            // No copy hears of it, so nothing may follow from it, not even what is due by now: a round that closed here would take in
+            // a push less than the same round of a copy, which closes with the next entry.
+            return self.pull(now, Held::new(session, None, request, kind, now), effects);
+        }
         let touched = self.cut.as_ref().and_then(|_| event.worker());
         self.mirror(now, &event);
         match event {

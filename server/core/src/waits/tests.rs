@@ -97,12 +97,37 @@ fn missing_workers_are_counted_and_named() {
 }
 
 #[test]
-fn copies_and_steps_that_are_waited_for_have_a_line() {
+fn copies_steps_and_checkpoints_that_are_waited_for_have_a_line() {
     let shards = || vec![ShardId(3)];
+    let checkpoint = |is_last, lacks| Wait::Checkpoint { number: 6, is_last, lacks };
     for (wait, text) in [
         (
             Wait::Staged { worker: WorkerId(1), step: Sequence(4), shards: shards(), heard: Some(secs(2)) },
             "shard 3 has a step of worker 1 and no word that the others have it, last heard 2.0 s ago",
+        ),
+        (
+            checkpoint(false, Unsaved::Parts { server: ServerId(1), shards: shards() }),
+            "checkpoint 6 waits for server 1 to write its part to the store (shard 3)",
+        ),
+        (
+            checkpoint(true, Unsaved::Parts { server: ServerId(1), shards: vec![ShardId(1), ShardId(2)] }),
+            "checkpoint 6, the last of the run, waits for server 1 to write its parts to the store (shard 1, shard 2)",
+        ),
+        (
+            checkpoint(false, Unsaved::Cut { worker: WorkerId(1), at: Clock(4), needs: Clock(7) }),
+            "checkpoint 6 waits for worker 1 at clock 4 to reach clock 7, where it is cut",
+        ),
+        (
+            checkpoint(false, Unsaved::Results),
+            "checkpoint 6 waits for what workers have to tell of the batches before its cut",
+        ),
+        (
+            checkpoint(true, Unsaved::Manifest),
+            "checkpoint 6, the last of the run, waits for its manifest to be written to the store",
+        ),
+        (
+            checkpoint(true, Unsaved::Beginning),
+            "checkpoint 6, the last of the run, cannot be begun yet: not all shards can be told of it",
         ),
         (
             Wait::Unconfirmed { shards: shards(), backup: Some(ServerId(2)) },

@@ -7,12 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bincode::{Decode, Encode};
-use slackline_core::ids::{Clock, Moment, ServerId, ShardId};
+use slackline_core::ids::{Clock, Moment, ServerId, ShardId, WorkerId};
 use slackline_core::limits::PART_ENTRY_BYTES_MAX;
 use slackline_core::wire::{Mark, ServerOrder};
 
 use super::View;
 use super::notice::ClusterNotice;
+use crate::waits::{Unsaved, Wait, Waiting};
 
 /// Clocks between what the workers were given and the cut, at first.
 const MARGIN: u64 = 2;
@@ -262,6 +263,31 @@ impl Rounds {
         }
     }
 
+    /// What the checkpoint that is being made lacks, when that is to be told: at the end at once, before it after `quiet`. `behind` is the
+    /// worker that is furthest from its cut, with its clock and the cut.
+    pub(super) fn waits(
+        &self,
+        now: Moment,
+        quiet: Duration,
+        behind: Option<(WorkerId, Clock, Clock)>,
+        is_reported: impl FnOnce() -> bool,
+    ) -> Vec<Waiting> {
+        let Some(round) = &self.round else {
+            let (number, is_last, lacks) = (self.number + 1, true, Unsaved::Beginning);
+            let wait = Wait::Checkpoint { number, is_last, lacks };
+            let is_wanted = self.is_ending && !self.has_ended;
+            return is_wanted.then_some(Waiting { wait, since: Duration::ZERO }).into_iter().collect();
+        };
+        let since = now.since(round.began);
+        if !self.is_ending && since < quiet {
+            return Vec::new();
+        }
+        let (number, is_last) = (round.mark.number, round.is_last);
+        let lacks = round.lacks(behind, is_reported);
+        let wait = |lacks| Waiting { wait: Wait::Checkpoint { number, is_last, lacks }, since };
+        lacks.into_iter().map(wait).collect()
+    }
+
     /// The process was restarted: nobody waits for an answer to what it asked for.
     pub(super) const fn restart(&mut self) {
         if let Some(round) = &mut self.round {
@@ -271,6 +297,32 @@ impl Rounds {
 }
 
 impl Round {
+    fn lacks(
+        &self,
+        behind: Option<(WorkerId, Clock, Clock)>,
+        is_reported: impl FnOnce() -> bool,
+    ) -> Vec<Unsaved> {
+        if self.is_committing {
+            return vec![Unsaved::Manifest];
+        }
+        // Before the cut is complete no server can have anything to write.
+        if let Some((worker, at, needs)) = behind {
+            return vec![Unsaved::Cut { worker, at, needs }];
+        }
+        let missing = self.homes.iter().filter(|(shard, _)| !self.parts.contains_key(shard));
+        let mut parts: BTreeMap<ServerId, Vec<ShardId>> = BTreeMap::new();
+        missing.for_each(|(shard, server)| parts.entry(*server).or_default().push(*shard));
+        if parts.is_empty() && !self.is_open() && !is_reported() {
+            return vec![Unsaved::Results];
+        }
+        parts.into_iter().map(|(server, shards)| Unsaved::Parts { server, shards }).collect()
+    }
+
+    /// Whether it is that of the final values, which has no cut.
+    fn is_open(&self) -> bool {
+        self.mark.rest == Some(Clock(u64::MAX))
+    }
+
     /// Whether every shard has its part in the store.
     fn has_all(&self) -> bool {
         self.homes.keys().all(|shard| self.parts.contains_key(shard))
@@ -278,7 +330,6 @@ impl Round {
 
     /// Whether its manifest is to be written. The last one waits for no results: nobody is there who could have some.
     fn is_ready(&self, view: &View<'_>) -> bool {
-        let is_open = self.mark.rest == Some(Clock(u64::MAX));
-        !self.is_committing && self.has_all() && (is_open || (view.is_reported)())
+        !self.is_committing && self.has_all() && (self.is_open() || (view.is_reported)())
     }
 }

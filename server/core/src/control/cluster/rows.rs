@@ -1,11 +1,14 @@
 //! What the status and the log say of servers and of what shards lack.
 
-use slackline_core::ids::{Moment, ServerId};
+use std::time::Duration;
+
+use slackline_core::ids::{Clock, Moment, ServerId, WorkerId};
 use slackline_core::wire::{Lack, Place};
 
 use super::Cluster;
 use super::map::{Slot, Standing};
 use super::servers::Server;
+use crate::waits::Waiting;
 
 /// What a shard lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +30,18 @@ pub(in super::super) struct ServerView {
 }
 
 impl Cluster {
+    /// What the checkpoint that is being made lacks: see [`Rounds::waits`](super::rounds::Rounds::waits).
+    pub(in super::super) fn checkpoint_waits(
+        &self,
+        now: Moment,
+        quiet: Duration,
+        behind: Option<(WorkerId, Clock, Clock)>,
+        is_reported: impl FnOnce() -> bool,
+    ) -> Vec<Waiting> {
+        let rounds = self.kept.rounds.as_ref();
+        rounds.map_or_else(Vec::new, |rounds| rounds.waits(now, quiet, behind, is_reported))
+    }
+
     /// What shards lack.
     pub(in super::super) fn lacks(&self) -> Vec<PlaceLack> {
         let wants_backup = self.settings.replicas > 1;

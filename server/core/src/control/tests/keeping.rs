@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 use slackline_core::wire::{Here, Mark, ServerWord};
 
-fn with_checkpoints(every: u64) -> ControlSettings {
+pub(super) fn with_checkpoints(every: u64) -> ControlSettings {
     let mut settings = settings(1);
     if let Some(coordinator) = &mut settings.coordinator {
         coordinator.checkpoint_every = Some(every);
@@ -12,7 +12,7 @@ fn with_checkpoints(every: u64) -> ControlSettings {
     settings
 }
 
-fn marks(effects: &[ControlEffect]) -> Vec<Mark> {
+pub(super) fn marks(effects: &[ControlEffect]) -> Vec<Mark> {
     let mark = |effect: &ControlEffect| match effect {
         ControlEffect::Shards(ShardEvent::Mark(mark)) => Some(mark.clone()),
         _ => None,
@@ -20,7 +20,7 @@ fn marks(effects: &[ControlEffect]) -> Vec<Mark> {
     effects.iter().filter_map(mark).collect()
 }
 
-fn commits(effects: &[ControlEffect]) -> Vec<Commit> {
+pub(super) fn commits(effects: &[ControlEffect]) -> Vec<Commit> {
     let commit = |effect: &ControlEffect| match effect {
         ControlEffect::Commit(commit) => Some((**commit).clone()),
         _ => None,
@@ -28,7 +28,7 @@ fn commits(effects: &[ControlEffect]) -> Vec<Commit> {
     effects.iter().filter_map(commit).collect()
 }
 
-fn saved(number: u64) -> ControlEvent {
+pub(super) fn saved(number: u64) -> ControlEvent {
     ControlEvent::Saved { number, shard: ShardId(0), entry: b"{}".to_vec() }
 }
 
