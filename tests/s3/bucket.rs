@@ -23,7 +23,10 @@ impl Bucket {
             let is_required = std::env::var_os("SLACKLINE_S3").is_some_and(|said| said == "required");
             assert!(!is_required, "s3s-fs is not on PATH");
             // Not by a macro: what those print is kept back where a test passes.
-            let _ = writeln!(std::io::stderr(), "skipped: no s3s-fs on PATH; cargo install s3s-fs --version 0.14.1 --features binary");
+            let _ = writeln!(
+                std::io::stderr(),
+                "skipped: no s3s-fs on PATH; cargo install s3s-fs --version 0.14.1 --features binary"
+            );
             return None;
         };
         let folder = tempfile::tempdir().unwrap();

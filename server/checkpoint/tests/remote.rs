@@ -130,7 +130,10 @@ mod s3 {
         }
         let Some(program) = program() else {
             // Not by a macro: what those print is kept back where a test passes.
-            let _ = writeln!(std::io::stderr(), "skipped: no s3s-fs on PATH; cargo install s3s-fs --version 0.14.1 --features binary");
+            let _ = writeln!(
+                std::io::stderr(),
+                "skipped: no s3s-fs on PATH; cargo install s3s-fs --version 0.14.1 --features binary"
+            );
             return;
         };
         let root = tempfile::tempdir().unwrap();
