@@ -56,7 +56,7 @@ enum Place<'a> {
     /// It can.
     Free(mpsc::Permit<'a, ControlEvent>),
     /// It stands still; this is what is said meanwhile.
-    None(Standstill),
+    None(Box<Standstill>),
 }
 
 impl Shared {
@@ -83,7 +83,7 @@ impl Shared {
         };
         tokio::select! {
             biased;
-            Some(standstill) = stands => Ok(Place::None(standstill)),
+            Some(standstill) = stands => Ok(Place::None(Box::new(standstill))),
             place = self.control.reserve() => place.map(Place::Free).map_err(|_| Gone),
         }
     }
@@ -155,8 +155,8 @@ async fn announce(
             place.send(opened);
             Ok(None)
         }
-        Place::None(Standstill { welcome, .. }) => {
-            shared.directory.send(id, Outgoing::Message(welcome));
+        Place::None(standstill) => {
+            shared.directory.send(id, Outgoing::Message(standstill.welcome));
             Ok(Some(opened))
         }
     }
@@ -202,9 +202,9 @@ impl Session {
     async fn status(&self) -> Result<(), Gone> {
         loop {
             match self.shared.place_or_standstill().await? {
-                Place::None(Standstill { status, .. }) => {
+                Place::None(standstill) => {
                     if self.shared.directory.begin_status(self.id) {
-                        tokio::spawn(looks::send_status(self.id, status, self.shared.clone()));
+                        tokio::spawn(looks::send_status(self.id, standstill.status, self.shared.clone()));
                     }
                     return Ok(());
                 }

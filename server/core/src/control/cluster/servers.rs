@@ -81,7 +81,7 @@ impl Cluster {
         is_settled && kept.led.values().all(|((server, _), number)| is_ready(server, *number))
     }
 
-    /// Whether every backup that is here has what its primary has, as the stored map says.
+    /// Whether every backup that is here has what its primary has, as the map is now.
     pub(crate) fn has_copies(&self) -> bool {
         let live = self.live();
         let lags = |slot: &Slot| {
