@@ -1,6 +1,6 @@
 //! Checkpoints: what the shards have cut goes to the store, on a thread of its own that nobody waits for.
 //!
-//! Of each shard one cut at most waits while another is written; a newer one has no part in its checkpoint then, and training goes on.
+//! Of each shard one cut at most waits while another is written: the newest, for a checkpoint is begun when the one before is made or given up.
 
 mod part;
 
@@ -129,15 +129,11 @@ impl Saver {
     /// Saves a shard's part of a checkpoint.
     pub(crate) fn save(&self, number: u64, state: ShardState) {
         let shard = state.shard;
-        let mut jobs = self.inner.jobs();
-        if jobs.cuts.contains_key(&shard) {
-            drop(jobs);
-            let why = format!("{} is still at the checkpoint before it", self.inner.at);
+        let before = self.inner.jobs().cuts.insert(shard, (number, state));
+        if let Some((number, _)) = before {
+            let why = format!("{} was at the checkpoint before it until the next was begun", self.inner.at);
             self.inner.say(Word::NotSaved { shard, number, why });
-            return;
         }
-        jobs.cuts.insert(shard, (number, state));
-        drop(jobs);
         self.inner.wake.notify_one();
     }
 

@@ -102,10 +102,8 @@ fn installed(launched: io::Result<Child>) -> Option<Child> {
                 && std::env::var_os("SLACKLINE_ETCD").is_none_or(|said| said != "required") =>
         {
             // Not by a macro: what those print is kept back where a test passes.
-            let _ = writeln!(
-                std::io::stderr(),
-                "etcd is not installed (Debian: etcd-server): nothing is tested here"
-            );
+            let _ =
+                writeln!(io::stderr(), "etcd is not installed (Debian: etcd-server): nothing is tested here");
             None
         }
         Err(error) => panic!("etcd cannot be started: {error}"),

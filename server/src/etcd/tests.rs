@@ -49,7 +49,7 @@ impl Server {
             {
                 // Not by a macro: what those print is kept back where a test passes.
                 let _ = writeln!(
-                    std::io::stderr(),
+                    io::stderr(),
                     "etcd is not installed (Debian: etcd-server): nothing is tested here"
                 );
                 None

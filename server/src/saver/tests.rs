@@ -96,6 +96,26 @@ fn what_is_saved_and_committed_comes_back_with_its_hash() {
     assert_eq!(manifest.coordinator["next"].as_f64(), Some(0.1));
 }
 
+// Found by reading: a store that was slow and whole lost the last checkpoint of a run, all of whose tries it was busy for.
+#[test]
+fn the_newest_cut_is_saved_however_busy_the_store_is_with_those_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().join("checkpoints").display().to_string();
+    let resolved = resolved(&[]);
+    let state = states(&resolved, |key| key as f32).remove(0);
+    let mut saved = saver(&resolved, &at, None);
+    (1..=50).for_each(|number| saved.saver.save(number, state.clone()));
+    let mut left: std::collections::BTreeSet<u64> = (1..=50).collect();
+    while !left.is_empty() {
+        match saved.words.blocking_recv() {
+            Some(Word::Saved { number, .. }) => assert!(left.remove(&number)),
+            Some(Word::NotSaved { number, .. }) => assert!(left.remove(&number) && number < 50),
+            other => panic!("{other:?}"),
+        }
+    }
+    saved.end();
+}
+
 // A coordinator that was deposed meanwhile may have committed the second: its successor goes on with the first.
 #[test]
 fn an_older_checkpoint_stays_until_the_commit_of_the_newer_is_written() {
