@@ -251,7 +251,7 @@ impl Daemon {
             self.told_at = Instant::now();
             // A run tells them when all its servers are ready.
             self.control.set_addresses(self.home.surroundings.links.addresses());
-            let now = self.now();
+            let now = self.moment();
             self.told.send_replace(looks::Told {
                 waits: self.control.waits(now),
                 heard: self.control.heard_ago(now),
@@ -270,6 +270,11 @@ impl Daemon {
 
     fn now(&self) -> Moment {
         Moment(self.began.elapsed().as_nanos() as u64)
+    }
+
+    /// The present in the time of the run, in which control counts: a coordinator that was restarted would call nobody silent in its own.
+    fn moment(&self) -> Moment {
+        self.control.moment(self.now())
     }
 
     const fn shared(&self) -> &Arc<Shared> {
@@ -340,7 +345,7 @@ impl Daemon {
             ControlEffect::Commit(commit) => self.commit(*commit),
             ControlEffect::Status { session } => {
                 if self.shared().directory.begin_status(session) {
-                    let status = self.control.status(self.now());
+                    let status = self.control.status(self.moment());
                     tokio::spawn(looks::send_status(session, status, self.shared().clone()));
                 }
             }
@@ -379,7 +384,7 @@ impl Daemon {
 
     fn figures(&self, whole: bool) -> Option<Figures> {
         let record = self.control.record()?;
-        Some(record.figures(self.now(), &asked(&self.resolved.config, whole)))
+        Some(record.figures(self.moment(), &asked(&self.resolved.config, whole)))
     }
 
     fn note_broken(&mut self, error: FileError) {

@@ -137,7 +137,7 @@ impl Daemon {
 
     /// Whoever asks for a status meanwhile is told why nothing goes on, and how things stood.
     fn stand_still(&self, since: Instant, why: String) {
-        let mut status = self.control.status(self.now());
+        let mut status = self.control.status(self.moment());
         status
             .waits
             .insert(0, WaitRow::new(since.elapsed(), format!("{why}; nothing goes on before it can be")));

@@ -59,7 +59,7 @@ impl Yard {
         Self { desk: Desk::new(settings), shard, part: None, commits: Vec::new() }
     }
 
-    fn to_shard(&mut self, event: ShardEvent) {
+    fn give(&mut self, event: ShardEvent) {
         let mut effects = Vec::new();
         self.shard.handle(self.desk.now, event, &mut effects);
         self.shard.check_invariants();
@@ -81,7 +81,7 @@ impl Yard {
         let given = works(&effects);
         for effect in effects {
             if let ControlEffect::Shards(event) | ControlEffect::Shard { event, .. } = effect {
-                self.to_shard(event);
+                self.give(event);
             }
         }
         given
@@ -114,7 +114,7 @@ impl Yard {
         hand.pushed += 1;
         let mut gradient = vec![0.0; BATCHES as usize];
         gradient[batch.0 as usize] = 1.0;
-        self.to_shard(ShardEvent::Push(Push {
+        self.give(ShardEvent::Push(Push {
             session: SessionId(hand.session),
             worker: hand.worker,
             incarnation: hand.incarnation,
@@ -143,7 +143,7 @@ impl Yard {
 fn whoever_comes_back_under_a_name_that_is_cut_enters_at_its_cut() {
     let mut yard = Yard::new();
     let (mut first, mut second) = (yard.come(0, None), yard.come(1, None));
-    yard.to_shard(ShardEvent::Initialize(vec![0.0; BATCHES as usize]));
+    yard.give(ShardEvent::Initialize(vec![0.0; BATCHES as usize]));
     assert_eq!((yard.ask(&mut first), yard.ask(&mut second)), (None, Some(BatchIndex(1))));
     yard.push(&mut first, BatchIndex(0));
     yard.work(&mut first, 9);
