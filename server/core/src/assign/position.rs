@@ -113,7 +113,7 @@ impl CutLine {
         self.finished.entry(worker).or_insert(clock);
     }
 
-    /// A worker is gone. Its next incarnation is another worker.
+    /// A worker is gone. Its next incarnation enters at its cut or above (`Control::join`), as the shards take it: nothing of that is in it.
     pub(super) fn forget(&mut self, worker: WorkerId) {
         self.cuts.remove(&worker);
         self.finished.remove(&worker);

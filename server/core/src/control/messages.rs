@@ -136,7 +136,7 @@ impl Control {
             }
             _ => self.members.free_id(self.started),
         };
-        let clock = self.entry_clock();
+        let clock = self.entry_clock(worker);
         self.members.admit(worker, incarnation, now);
         if let (Some(coordinator), Some(address)) = (&mut self.coordinator, address) {
             coordinator.joined(worker, incarnation, address.clone());

@@ -25,7 +25,7 @@ use bincode::{Decode, Encode};
 use slackline_core::config::Steps;
 use slackline_core::ids::{Clock, Incarnation, Moment, ServerId, SessionId, ShardId, WorkerId};
 use slackline_core::role::Role;
-use slackline_core::wire::{Holding, Phase, Refusal, RefusedCounts, Text, ToPeer};
+use slackline_core::wire::{Holding, Mark, Phase, Refusal, RefusedCounts, Text, ToPeer};
 
 use cluster::{Cluster, ClusterSettings};
 pub use cluster::{ClusterNotice, MapRecord};
@@ -465,11 +465,16 @@ impl Control {
         self.check_rest();
     }
 
-    /// The clock at which a newcomer enters, as far as this server knows: not before the cut of a checkpoint that is being made.
-    fn entry_clock(&self) -> Clock {
+    /// The clock at which a worker enters, as far as this server knows: not before its cut of a checkpoint that is being made, which is that
+    /// of its id where a former incarnation of it is named.
+    fn entry_clock(&self, worker: WorkerId) -> Clock {
         let minimum = self.coordinator.as_ref().map_or(Clock(0), Coordinator::minimum);
+        let cut_of = |mark: &Mark| {
+            let named = mark.cuts.iter().find(|(named, _)| *named == worker).map(|(_, cut)| *cut);
+            named.or(mark.rest)
+        };
         let mark = self.cluster.as_ref().and_then(Cluster::mark);
-        let cut = mark.and_then(|mark| mark.rest).filter(|cut| cut.0 < u64::MAX);
+        let cut = mark.and_then(cut_of).filter(|cut| cut.0 < u64::MAX);
         cut.map_or(minimum, |cut| minimum.max(cut))
     }
 }

@@ -467,6 +467,7 @@ fn a_renewal_is_answered() {
 
 mod anything;
 mod claims;
+mod cuts;
 mod going;
 mod groups;
 mod keeping;
