@@ -128,7 +128,7 @@ impl World {
         let bytes = (share * values * arrays.len() as f64) as u64;
         if let Some(slot) = self.slot(at) {
             slot.saving.writing = Some((number, blocks.clone()));
-            slot.saving.saved.wrote(kind, number, blocks, arrays);
+            slot.saving.saved.wrote(kind, block, number, blocks, &arrays);
         }
         self.store.bytes += bytes;
         self.disk(at, bytes, Done::Saved(number, state));

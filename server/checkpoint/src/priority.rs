@@ -67,16 +67,30 @@ impl Moved {
         sorted(order)
     }
 
-    /// Notes that checkpoint `number`, which is committed, holds `blocks` with these `values`: those of the cut, not of now.
+    /// The values of these blocks, one block after another.
+    #[must_use]
+    pub fn values_in(&self, blocks: &[u32], values: &[f32]) -> Vec<f32> {
+        let of = |block: &u32| values.get(self.range(*block)).unwrap_or_default();
+        blocks.iter().flat_map(of).copied().collect()
+    }
+
+    /// Notes that checkpoint `number`, which is committed, holds `blocks` with these values ([`Moved::values_in`]): those of the cut, not of
+    /// now.
     pub fn saved(&mut self, blocks: &[u32], values: &[f32], number: u64) {
-        for block in blocks.iter().map(|block| *block as usize) {
-            let Some(saved_by) = self.saved_by.get_mut(block) else { continue };
-            let start = block * self.block_len;
-            let end = (start + self.block_len).min(self.saved.len());
-            let Some(values) = values.get(start..end) else { continue };
-            self.saved[start..end].copy_from_slice(values);
-            *saved_by = number;
+        let mut rest = values;
+        for block in blocks {
+            let range = self.range(*block);
+            let Some((values, after)) = rest.split_at_checked(range.len()) else { return };
+            let Some(saved_by) = self.saved_by.get_mut(*block as usize) else { return };
+            (*saved_by, rest) = (number, after);
+            self.saved[range].copy_from_slice(values);
         }
+    }
+
+    /// The places of a block's values.
+    fn range(&self, block: u32) -> std::ops::Range<usize> {
+        let (start, end) = (block as usize * self.block_len, self.saved.len());
+        start.min(end)..(start + self.block_len).min(end)
     }
 
     /// The checkpoint that saved each block last.
@@ -120,12 +134,18 @@ impl Changed {
         )
     }
 
-    /// Notes that checkpoint `number`, which is committed, holds `blocks` of these `arrays`: those of the cut, not of now.
-    pub fn saved(&mut self, blocks: &[u32], arrays: &[Array], number: u64) {
-        for block in blocks.iter().map(|block| *block as usize) {
+    /// The fingerprints of these blocks.
+    #[must_use]
+    pub fn prints_of(&self, blocks: &[u32], arrays: &[Array]) -> Vec<u64> {
+        blocks.iter().map(|block| print(arrays, self.block_len, *block as usize)).collect()
+    }
+
+    /// Notes that checkpoint `number`, which is committed, holds `blocks` with these fingerprints ([`Changed::prints_of`]): those of the cut,
+    /// not of now.
+    pub fn saved(&mut self, blocks: &[u32], prints: &[u64], number: u64) {
+        for (block, print) in blocks.iter().map(|block| *block as usize).zip(prints) {
             let Some(saved_by) = self.saved_by.get_mut(block) else { continue };
-            self.saved[block] = print(arrays, self.block_len, block);
-            *saved_by = number;
+            (self.saved[block], *saved_by) = (*print, number);
         }
     }
 }
@@ -164,7 +184,7 @@ mod tests {
         let values = [0.0, 1.0, 3.0, 4.0, 0.0, 0.0, 2.0, 0.0];
         assert_eq!(moved.distances(&values), [1.0, 5.0, 0.0, 2.0]);
         assert_eq!(moved.choose(&values, 0.5, None, 2), [1, 3]);
-        moved.saved(&[1, 3], &values, 2);
+        moved.saved(&[1, 3], &moved.values_in(&[1, 3], &values), 2);
         assert_eq!(moved.distances(&values), [1.0, 0.0, 0.0, 0.0]);
         assert_eq!(moved.choose(&values, 0.5, None, 3), [0, 2], "of equal ones the one saved longest ago");
         assert_eq!(moved.choose(&values, 0.01, None, 3), [0], "a share is rounded up");
@@ -190,7 +210,7 @@ mod tests {
         let mut changed = Changed::new(&before, 2, 1);
         assert_eq!(changed.choose(&before, None, 2), [] as [u32; 0]);
         assert_eq!(changed.choose(&after, None, 2), [0, 2]);
-        changed.saved(&[0, 2], &after, 2);
+        changed.saved(&[0, 2], &changed.prints_of(&[0, 2], &after), 2);
         assert_eq!(changed.choose(&after, None, 3), [] as [u32; 0]);
         assert_eq!(changed.choose(&after, Some(2), 3), [1]);
     }
@@ -218,7 +238,7 @@ mod tests {
             for (step, number) in steps.into_iter().zip(1..) {
                 values[step] += 1.0;
                 let blocks = moved.choose(&values, 0.1, Some(carry), number);
-                moved.saved(&blocks, &values, number);
+                moved.saved(&blocks, &moved.values_in(&blocks, &values), number);
                 prop_assert!(moved.saved_by().iter().all(|by| number - by < carry));
             }
         }

@@ -26,9 +26,17 @@ enum Known {
 #[derive(Debug)]
 struct Written {
     number: u64,
-    /// None for all.
-    blocks: Option<Vec<u32>>,
-    arrays: Vec<Array>,
+    part: WrittenPart,
+}
+
+/// What is to be known of it then, and no array of the cut: to hold one would make the shard copy it, and keep a second state beside it.
+#[derive(Debug)]
+enum WrittenPart {
+    All(Known),
+    /// Of these blocks the values.
+    Moved(Vec<u32>, Vec<f32>),
+    /// Of these blocks the fingerprints.
+    Changed(Vec<u32>, Vec<u64>),
 }
 
 impl Saved {
@@ -43,7 +51,7 @@ impl Saved {
         arrays: &[Array],
     ) -> Option<Vec<u32>> {
         if let Some(written) = self.written.take().filter(|written| newest == Some(written.number)) {
-            self.settle(kind, block_len, written);
+            self.settle(written);
         }
         match (kind, &self.known) {
             (CheckpointKind::Priority { share }, Some(Known::Moved(moved))) => {
@@ -57,31 +65,49 @@ impl Saved {
         }
     }
 
-    /// The part of checkpoint `number` has these blocks (none: all) of `arrays`. Whether the checkpoint counts, the next [`Saved::choose`] is
-    /// told.
-    pub fn wrote(&mut self, kind: CheckpointKind, number: u64, blocks: Option<Vec<u32>>, arrays: Vec<Array>) {
-        // Full ones have nothing to choose from, and to hold the arrays would make the shard copy them.
-        if !matches!(kind, CheckpointKind::Full) {
-            self.written = Some(Written { number, blocks, arrays });
-        }
+    /// The part of checkpoint `number` has these blocks of `block_len` keys (none: all) of `arrays`. Whether the checkpoint counts, the next
+    /// [`Saved::choose`] is told.
+    pub fn wrote(
+        &mut self,
+        kind: CheckpointKind,
+        block_len: u32,
+        number: u64,
+        blocks: Option<Vec<u32>>,
+        arrays: &[Array],
+    ) {
+        let part = match (kind, blocks, &self.known) {
+            // Full ones have nothing to choose from.
+            (CheckpointKind::Full, ..) => return,
+            (_, Some(blocks), Some(Known::Moved(moved))) => {
+                let values = moved.values_in(&blocks, values_of(arrays));
+                WrittenPart::Moved(blocks, values)
+            }
+            (_, Some(blocks), Some(Known::Changed(changed))) => {
+                let prints = changed.prints_of(&blocks, arrays);
+                WrittenPart::Changed(blocks, prints)
+            }
+            (CheckpointKind::Priority { .. }, ..) => {
+                WrittenPart::All(Known::Moved(Moved::new(values_of(arrays), block_len, number)))
+            }
+            (CheckpointKind::Incremental, ..) => {
+                WrittenPart::All(Known::Changed(Changed::new(arrays, block_len, number)))
+            }
+        };
+        self.written = Some(Written { number, part });
     }
 
-    fn settle(&mut self, kind: CheckpointKind, block_len: u32, written: Written) {
-        let Written { number, blocks, arrays } = written;
-        match (blocks, &mut self.known) {
-            (Some(blocks), Some(Known::Moved(moved))) => moved.saved(&blocks, values_of(&arrays), number),
-            (Some(blocks), Some(Known::Changed(changed))) => changed.saved(&blocks, &arrays, number),
-            _ => {
-                self.known = match kind {
-                    CheckpointKind::Full => None,
-                    CheckpointKind::Priority { .. } => {
-                        Some(Known::Moved(Moved::new(values_of(&arrays), block_len, number)))
-                    }
-                    CheckpointKind::Incremental => {
-                        Some(Known::Changed(Changed::new(&arrays, block_len, number)))
-                    }
-                };
+    fn settle(&mut self, written: Written) {
+        let Written { number, part } = written;
+        match (part, &mut self.known) {
+            (WrittenPart::All(known), _) => self.known = Some(known),
+            (WrittenPart::Moved(blocks, values), Some(Known::Moved(moved))) => {
+                moved.saved(&blocks, &values, number);
             }
+            (WrittenPart::Changed(blocks, prints), Some(Known::Changed(changed))) => {
+                changed.saved(&blocks, &prints, number);
+            }
+            // What a part is made against is what it is settled with.
+            (WrittenPart::Moved(..) | WrittenPart::Changed(..), _) => self.known = None,
         }
     }
 }
@@ -107,14 +133,15 @@ mod tests {
             let mut saved = Saved::default();
             let first = arrays(&[0.0; 8]);
             assert_eq!(saved.choose(kind, 2, None, 1, &first), None, "the first is a full one");
-            saved.wrote(kind, 1, None, first.clone());
+            saved.wrote(kind, 2, 1, None, &first);
             assert_eq!(saved.choose(kind, 2, None, 2, &first), None, "1 was not committed");
-            saved.wrote(kind, 2, None, first);
+            saved.wrote(kind, 2, 2, None, &first);
             let second = arrays(&[0.0, 0.0, 0.0, 0.0, 0.0, 3.0, 0.0, 0.0]);
             assert_eq!(saved.choose(kind, 2, Some(2), 3, &second), Some(vec![2]));
-            saved.wrote(kind, 3, Some(vec![2]), second.clone());
+            saved.wrote(kind, 2, 3, Some(vec![2]), &second);
             assert_eq!(saved.choose(kind, 2, Some(2), 4, &second), Some(vec![2]), "3 was not committed");
-            saved.wrote(kind, 4, Some(vec![2]), second.clone());
+            saved.wrote(kind, 2, 4, Some(vec![2]), &second);
+            assert_eq!(Arc::strong_count(&second[0].values), 1, "a cut is the shard's own again once it is saved");
             let third = arrays(&[1.0, 0.0, 0.0, 0.0, 0.0, 3.0, 0.0, 0.0]);
             assert_eq!(saved.choose(kind, 2, Some(4), 5, &third), Some(vec![0]), "block 2 is saved");
         }
@@ -124,8 +151,7 @@ mod tests {
     fn a_full_checkpoint_has_everything_and_holds_nothing() {
         let mut saved = Saved::default();
         let values = arrays(&[1.0; 4]);
-        saved.wrote(CheckpointKind::Full, 1, None, values.clone());
-        assert_eq!(Arc::strong_count(&values[0].values), 1);
+        saved.wrote(CheckpointKind::Full, 2, 1, None, &values);
         assert_eq!(saved.choose(CheckpointKind::Full, 2, Some(1), 2, &values), None);
     }
 }

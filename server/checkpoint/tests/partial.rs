@@ -74,7 +74,8 @@ async fn a_priority_checkpoint_gives_each_block_as_it_was_last_saved() {
         last = save_blocks(&store, &last, kind, &state, 2, |at, keys| {
             let values = &state.values[keys.as_indices()];
             let blocks = trackers[at].choose(values, 0.125, carry, step);
-            trackers[at].saved(&blocks, values, step);
+            let values = trackers[at].values_in(&blocks, values);
+            trackers[at].saved(&blocks, &values, step);
             for run in Blocks::new(keys, BLOCK, &blocks).runs(keys) {
                 let range = run.as_indices();
                 oracle.0.values[range.clone()].copy_from_slice(&state.values[range.clone()]);
@@ -134,7 +135,8 @@ async fn an_incremental_checkpoint_is_the_exact_state_in_fewer_bytes() {
         moved(&mut state, step);
         last = save_blocks(&store, &last, Kind::Incremental, &state, 1, |at, keys| {
             let blocks = trackers[at].choose(&state.arrays(keys), None, step);
-            trackers[at].saved(&blocks, &state.arrays(keys), step);
+            let prints = trackers[at].prints_of(&blocks, &state.arrays(keys));
+            trackers[at].saved(&blocks, &prints, step);
             blocks
         })
         .await;
