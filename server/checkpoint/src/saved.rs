@@ -141,7 +141,11 @@ mod tests {
             saved.wrote(kind, 2, 3, Some(vec![2]), &second);
             assert_eq!(saved.choose(kind, 2, Some(2), 4, &second), Some(vec![2]), "3 was not committed");
             saved.wrote(kind, 2, 4, Some(vec![2]), &second);
-            assert_eq!(Arc::strong_count(&second[0].values), 1, "a cut is the shard's own again once it is saved");
+            assert_eq!(
+                Arc::strong_count(&second[0].values),
+                1,
+                "a cut is the shard's own again once it is saved"
+            );
             let third = arrays(&[1.0, 0.0, 0.0, 0.0, 0.0, 3.0, 0.0, 0.0]);
             assert_eq!(saved.choose(kind, 2, Some(4), 5, &third), Some(vec![0]), "block 2 is saved");
         }
