@@ -34,7 +34,7 @@ use crate::session::Shared;
 use crate::signals::Signals;
 use crate::words::Word;
 
-/// In a server's state: the run that this is of went on from a checkpoint.
+/// In a server's state: where the checkpoint is that the run went on from, of which this is.
 const RESUMED: &str = "resumed";
 
 /// What a server is started with.
@@ -212,7 +212,7 @@ fn begin(
     let coordinates = options.index == config.coordinator();
     let at = checkpoints_at(&options.resolved, &options.out);
     let from = options.resume.as_ref().map(|from| from_of(from, at.as_deref())).transpose()?;
-    let was_kept = found.kept.is_some();
+    let was_kept = found.kept.as_ref().is_some_and(Kept::is_begun);
     let look = {
         let (resolved, at, fresh) = (options.resolved.clone(), at.clone(), options.fresh);
         let at = at.filter(|_| coordinates && !was_kept);
@@ -221,6 +221,12 @@ fn begin(
         move || look_at_checkpoints(&resolved, at.as_deref(), from.as_deref(), fresh)
     };
     let Some(resumed) = signals.unless_told(look)?.transpose()? else { return Ok(None) };
+    if options.resume.is_some() && found.goes_on && coordinates && options.keeps == Keeps::ForAnyone {
+        tracing::warn!(
+            "the run goes on with what its servers have left; --fresh --resume at all of them goes back to the checkpoint"
+        );
+    }
+    let (is_candidate, marked_from) = (lost.is_some(), from.clone());
     let goes_on = was_kept || resumed.is_some();
     let (listener, links) = {
         let _within = net.handle().enter();
@@ -287,6 +293,10 @@ fn begin(
         found.ledger = Some(ledger);
         outcome?;
     }
+    if !is_candidate && options.keeps != Keeps::Nothing {
+        mark(&surroundings.journals, marked_from.as_deref(), found.goes_on)
+            .map_err(|source| crate::files::FileError::new(&surroundings.journals, source))?;
+    }
     if let (Some((saver, _)), Some(run)) = (&saver, machine.0.run()) {
         saver.belongs_to(run, machine.0.resumed());
     }
@@ -296,6 +306,19 @@ fn begin(
     let memory = Memory::new(found.ledger.take(), lost.take());
     let daemon = Daemon::new(machine, resolved, identity.clone(), home, results, memory, signals.clone());
     Ok(Some(Begun { daemon, listener, events, words, threads, saver }))
+}
+
+/// Marks a state as that of a run that went on `from` a checkpoint, or of one that did not, once nothing can be refused any more.
+fn mark(folder: &Path, from: Option<&str>, goes_on: bool) -> std::io::Result<()> {
+    let path = folder.join(RESUMED);
+    match from {
+        Some(from) => make_folders(folder).and_then(|()| std::fs::write(path, from)),
+        None if goes_on => Ok(()),
+        None => match std::fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        },
+    }
 }
 
 /// The checkpoint that the run goes on from, if it does. Those in the place `at`, where the run is to make its own, must not be later, and
@@ -344,14 +367,19 @@ fn from_of(from: &str, at: Option<&str>) -> Result<String, ServerError> {
 fn find(options: &ServerOptions, folder: &Path) -> Result<Found, ServerError> {
     let config = &options.resolved.config;
     let is_again = options.keeps == Keeps::ForRun { again: true };
-    let mark = folder.join(RESUMED);
-    let is_older = options.resume.is_some() && !is_again && !mark.exists();
-    let failed = |source| crate::files::FileError::new(folder, source);
+    let at = checkpoints_at(&options.resolved, &options.out);
+    let from = options.resume.as_ref().map(|from| from_of(from, at.as_deref())).transpose()?;
+    let marked = std::fs::read_to_string(folder.join(RESUMED)).ok();
+    let is_older = from.is_some() && !is_again && marked.is_none();
     if options.fresh || !options.keeps.goes_on() || is_older {
-        journal::forget(folder).map_err(failed)?;
-    }
-    if options.resume.is_some() && options.keeps != Keeps::Nothing {
-        make_folders(folder).and_then(|()| std::fs::write(&mark, "")).map_err(failed)?;
+        journal::forget(folder).map_err(|source| crate::files::FileError::new(folder, source))?;
+    } else if let (Some(from), Some(marked), false) = (&from, &marked, is_again)
+        && from != marked
+    {
+        return Err(ServerError::Resume(format!(
+            "{} has the state of a run that went on from {marked}: go on with that by --resume {marked}, or from {from} by --fresh --resume {from}",
+            folder.display()
+        )));
     }
     let on_disk = config.cluster.durability == Durability::Disk;
     let mut holds = Vec::new();

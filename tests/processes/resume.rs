@@ -121,6 +121,17 @@ fn a_run_that_goes_on_elsewhere_leaves_the_former_results_as_they_are() {
     let ended = start(&stage, "other", BITS, &["--resume", &stage.text_path("broken")]).end();
     assert_eq!(ended.code, 2, "{}", ended.error);
     assert!(ended.error.contains("other/checkpoints"), "{}", ended.error);
+    // Found by reading: servers that were started by hand were refused once, and let in at the second try.
+    assert_eq!(stage.run(&["keys", "init", "keys"]).code, 0);
+    let (config, addresses) =
+        (stage.write("run.toml", &configuration(BITS)), list(&[free_address(), free_address()]));
+    let (out, from) = (stage.text_path("other"), stage.text_path("broken"));
+    let by_hand = ["server", &config, "--index", "0", "--set", &addresses, "--out", &out, "--resume", &from];
+    for _ in 0..2 {
+        let ended = stage.run(&by_hand);
+        assert_eq!(ended.code, 2, "{}", ended.error);
+        assert!(ended.error.contains("other/checkpoints"), "{}", ended.error);
+    }
 }
 
 /// A short run with checkpoints.

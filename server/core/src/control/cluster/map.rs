@@ -98,11 +98,6 @@ impl Map {
         Self { slots: shards.iter().map(slot).collect(), replicas, first }
     }
 
-    /// The checkpoint that the shards began from, if they did.
-    pub(super) const fn first(&self) -> Option<u64> {
-        self.first
-    }
-
     /// A server is lost: its lease is over.
     pub(super) fn lost(&mut self, server: ServerId, servers: &Servers<'_>, notices: &mut Vec<ClusterNotice>) {
         for slot in self.slots.values_mut() {

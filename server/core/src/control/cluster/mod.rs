@@ -108,6 +108,8 @@ pub(super) struct Cluster {
 pub(super) struct Kept {
     /// Names the run: drawn when it began first, and the same in every process that goes on with it.
     run: u64,
+    /// The checkpoint that it went on from then, with its marker clock.
+    from: Option<(u64, Clock)>,
     map: Map,
     /// The number of the map as it is now.
     number: u64,
@@ -139,6 +141,7 @@ impl Cluster {
             Map::new(&settings.shards, settings.servers, settings.replicas, from.map(|(number, _)| number));
         let kept = Kept {
             run: settings.run,
+            from,
             map,
             number: 0,
             is_changed: true,
@@ -168,8 +171,8 @@ impl Cluster {
     }
 
     /// The checkpoint that the run went on from when it began first.
-    pub(super) const fn resumed(&self) -> Option<u64> {
-        self.kept.map.first()
+    pub(super) fn resumed(&self) -> Option<u64> {
+        self.kept.from.map(|(number, _)| number)
     }
 
     /// A server says something.
@@ -273,7 +276,7 @@ impl Cluster {
     /// The marker clock of a checkpoint, where that is the newest or the one that the run goes on from.
     fn marker_of(&self, number: u64) -> Option<Clock> {
         let newest = self.kept.rounds.as_ref().and_then(Rounds::newest_marker);
-        newest.into_iter().chain(self.settings.from).find(|(of, _)| *of == number).map(|(_, clock)| clock)
+        newest.into_iter().chain(self.kept.from).find(|(of, _)| *of == number).map(|(_, clock)| clock)
     }
 
     fn newest(&self) -> Option<u64> {
