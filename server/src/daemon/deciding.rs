@@ -46,7 +46,7 @@ impl Daemon {
                 ControlEvent::Message { session, message: ToServer::Register(_) } => Some(*session),
                 _ => None,
             };
-            let passes = event.is_passing();
+            let is_kept = self.control.is_kept(now, &event);
             let record = self.memory.ledger.is_some().then(|| (self.control.moment(now), event.clone()));
             let before = effects.len();
             self.control.handle(now, event, &mut effects);
@@ -54,11 +54,8 @@ impl Daemon {
                 self.shared().directory.bind(session, self.control.worker_of(session));
             }
             // A deposed candidate must not say anything: whatever is said is written before, even if a restart does not need it.
-            let says = |effect: &ControlEffect| match is_shared {
-                true => !matches!(effect, ControlEffect::Status { .. }),
-                false => effect.is_decision(),
-            };
-            kept.extend(record.filter(|_| !passes || effects[before..].iter().any(says)));
+            let says = |effect: &ControlEffect| is_shared && !matches!(effect, ControlEffect::Status { .. });
+            kept.extend(record.filter(|_| is_kept || effects[before..].iter().any(says)));
             // These look at what control knows when they are done.
             let looks =
                 |effect: &ControlEffect| matches!(effect, ControlEffect::Evaluated | ControlEffect::End(_));

@@ -207,11 +207,10 @@ impl World {
         self.agenda.at(when, Happening::Noted { boot, upto });
     }
 
-    /// The coordinator has heard something: it is kept before anything that follows from it leaves.
-    pub(crate) fn hear(&mut self, moment: Moment, event: ControlEvent, effects: Vec<ControlEffect>) {
+    /// The coordinator has heard something: where that counts (else there is none) it is kept before anything that follows from it leaves.
+    pub(crate) fn hear(&mut self, moment: Moment, event: Option<ControlEvent>, effects: Vec<ControlEffect>) {
         let disk = &mut self.machines[0].disk;
-        let is_kept = !event.is_passing() || effects.iter().any(ControlEffect::is_decision);
-        disk.heard.push(is_kept.then_some((moment, event)));
+        disk.heard.push(event.map(|event| (moment, event)));
         let state = &mut self.servers[0];
         state.withheld.push_back(effects);
         if !state.is_syncing {

@@ -292,11 +292,11 @@ impl World {
         let mut effects = Vec::new();
         let control = &mut self.servers[server].control;
         let moment = control.moment(now);
-        let kept = (server == 0).then(|| event.clone());
+        let kept = (server == 0 && control.is_kept(now, &event)).then(|| event.clone());
         control.handle(now, event, &mut effects);
         control.check_invariants();
-        if let Some(event) = kept {
-            self.hear(moment, event, effects);
+        if server == 0 {
+            self.hear(moment, kept, effects);
             return Ok(());
         }
         self.perform_all(server, effects)

@@ -175,10 +175,9 @@ pub enum ControlEvent {
 }
 
 impl ControlEvent {
-    /// Whether a coordinator that is restarted has no need of it, unless something was decided as it came
-    /// ([`ControlEffect::is_decision`]): most events of a training run, and what strangers can do.
+    /// Whether it decides nothing: most messages of a training run, and what strangers can do.
     #[must_use]
-    pub const fn is_passing(&self) -> bool {
+    pub(super) const fn is_passing(&self) -> bool {
         matches!(
             self,
             Self::TurnedAway { .. }
@@ -245,23 +244,6 @@ pub enum ControlEffect {
     Notice(Notice),
     /// The process has nothing more to do.
     End(End),
-}
-
-impl ControlEffect {
-    /// Whether it is more than an answer, or than handing the event on to a shard: time passes with every event, whichever it is, and what
-    /// follows from that must be known after a restart.
-    #[must_use]
-    pub const fn is_decision(&self) -> bool {
-        !matches!(
-            self,
-            Self::Shard { .. }
-                | Self::Shards(ShardEvent::Commit { .. })
-                | Self::Status { .. }
-                | Self::Close { .. }
-                | Self::Send { message: ToPeer::Refused(_), .. }
-                | Self::Notice(Notice::Refused { .. })
-        )
-    }
 }
 
 /// A checkpoint whose parts are all in the store.

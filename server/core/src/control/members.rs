@@ -93,6 +93,12 @@ impl Members {
         }
     }
 
+    /// When a member was last heard over the session that speaks for it.
+    pub(super) fn heard(&self, worker: WorkerId, session: SessionId) -> Option<Moment> {
+        let member = self.members.get(&worker).filter(|member| member.session == Some(session))?;
+        Some(member.heard)
+    }
+
     /// Time in which this server heard nobody is nobody's silence.
     pub(super) fn forgive(&mut self, by: Duration, now: Moment) {
         for member in self.members.values_mut() {

@@ -44,6 +44,9 @@ use crate::notice::Notice;
 use crate::record::Record;
 use crate::shard::ShardEvent;
 
+/// A lease is renewed so often at most by messages that decide nothing.
+const RENEWALS: u32 = 16;
+
 /// What control is made from.
 #[derive(Clone, Debug)]
 pub struct ControlSettings {
@@ -208,6 +211,24 @@ impl Control {
         ToPeer::Welcome { protocol: slackline_core::wire::PROTOCOL, server, boot }
     }
 
+    /// Whether a coordinator that is started again has need of this event. The others (pulls, empty pushes, looks at the status, strangers)
+    /// change nothing here, not even by the time that has passed: so the events that are kept make the same control again, to the last lease.
+    #[must_use]
+    pub fn is_kept(&self, now: Moment, event: &ControlEvent) -> bool {
+        self.counts(self.moment(now), event)
+    }
+
+    /// The same at a moment of the run. A message that decides nothing still renews its worker's lease, now and then.
+    fn counts(&self, now: Moment, event: &ControlEvent) -> bool {
+        if !event.is_passing() {
+            return true;
+        }
+        let ControlEvent::Message { session, .. } = event else { return false };
+        let worker = self.worker_of(*session);
+        let heard = worker.and_then(|(worker, _)| self.members.heard(worker, *session));
+        heard.is_some_and(|heard| now.since(heard) >= self.settings.lease / RENEWALS)
+    }
+
     /// Takes one event in; what is to be done about it comes out in `effects`.
     pub fn handle(&mut self, now: Moment, event: ControlEvent, effects: &mut Vec<ControlEffect>) {
         self.take(self.moment(now), event, effects);
@@ -216,13 +237,17 @@ impl Control {
     /// The same at a moment of the run.
     fn take(&mut self, now: Moment, event: ControlEvent, effects: &mut Vec<ControlEffect>) {
         self.latest = self.latest.max(now);
+        // Other servers keep no events, and begin with the first pull.
+        let counts = self.coordinator.is_none() || self.counts(now, &event);
         match event {
             ControlEvent::Opened { session, role, address } => {
                 self.sessions.insert(session, Session { role, address, worker: None, server: None });
                 effects.push(ControlEffect::Send { session, message: self.welcome() });
             }
             ControlEvent::Message { session, message } => {
-                self.heard(now, session);
+                if counts {
+                    self.heard(now, session);
+                }
                 self.message(now, session, message, effects);
             }
             ControlEvent::Closed { session } => {
@@ -252,7 +277,9 @@ impl Control {
             ControlEvent::Leave { reason } => self.told_to_go(now, reason, effects),
             event => self.cluster_event(now, event, effects),
         }
-        self.settle(now, effects);
+        if counts {
+            self.settle(now, effects);
+        }
     }
 
     fn heard(&mut self, now: Moment, session: SessionId) {

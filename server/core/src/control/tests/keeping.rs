@@ -285,7 +285,7 @@ fn a_state_of_another_run_or_form_is_refused() {
 
 /// A session of a worker that joins, registers, asks, is cut off or leaves, and time that passes.
 fn script() -> impl Strategy<Value = Vec<(u64, u8, u64)>> {
-    prop::collection::vec((0..3_u64, 0..9_u8, 0..4_u64), 0..80)
+    prop::collection::vec((0..3_u64, 0..12_u8, 0..4_u64), 0..80)
 }
 
 fn event_of((session, action, number): (u64, u8, u64)) -> ControlEvent {
@@ -321,6 +321,8 @@ fn event_of((session, action, number): (u64, u8, u64)) -> ControlEvent {
             has_values: true,
             members: Vec::new(),
         },
+        8 | 9 => say(ToServer::Commit { sequence: Sequence(number) }),
+        10 => say(ToServer::Renew),
         _ => ControlEvent::Tick,
     }
 }
@@ -337,7 +339,7 @@ proptest! {
                 kept = Some(whole.state().unwrap());
             }
             let (at, event) = (Moment(1_500_000_000 * index as u64), event_of(*step));
-            if kept.is_some() {
+            if kept.is_some() && whole.is_kept(at, &event) {
                 // As a shell keeps them.
                 let bytes = slackline_core::wire::encode_state(&event).unwrap();
                 journal.push((whole.moment(at), slackline_core::wire::decode_state(&bytes).unwrap()));
@@ -345,6 +347,9 @@ proptest! {
             whole.handle(at, event, &mut Vec::new());
         }
         let Some(kept) = kept else { return Ok(()) };
+        let last = Moment(1_500_000_000 * script.len() as u64);
+        journal.push((whole.moment(last), ControlEvent::Tick));
+        whole.handle(last, ControlEvent::Tick, &mut Vec::new());
         let mut copy = Control::take_up_image(with_checkpoints(1), &kept).unwrap();
         for (at, event) in journal {
             copy.take(at, event, &mut Vec::new());
