@@ -236,9 +236,11 @@ impl Control {
 
     /// The same at a moment of the run.
     fn take(&mut self, now: Moment, event: ControlEvent, effects: &mut Vec<ControlEffect>) {
-        self.latest = self.latest.max(now);
         // Other servers keep no events, and begin with the first pull.
         let counts = self.coordinator.is_none() || self.counts(now, &event);
+        if counts {
+            self.latest = self.latest.max(now);
+        }
         match event {
             ControlEvent::Opened { session, role, address } => {
                 self.sessions.insert(session, Session { role, address, worker: None, server: None });
