@@ -319,7 +319,7 @@ impl Work {
                     .map_err(text)?
                     .map(|manifest| manifest.number);
                 let saved = self.saved.entry(shard).or_default();
-                saved.choose(kind, self.inner.block, newest, number, &arrays)
+                saved.choose(kind, newest, number, &arrays)
             }
         };
         let listed = blocks.as_ref().map(|blocks| Blocks::new(keys, self.inner.block, blocks));

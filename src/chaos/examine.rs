@@ -68,7 +68,7 @@ pub(super) fn examine(out: &Path, setup: &Setup, storm: &Storm) -> Result<Found,
     let config = &setup.resolved.config;
     let run = out.join("rough");
     let pushes = read_all(&run.join(PUSHES), config.workers)?;
-    let mut found = Found { traces: stretches::check(out, storm, config), ..Found::default() };
+    let mut found = Found { traces: Some(stretches::check(out, storm, config)), ..Found::default() };
     let finals = match finals(&run, setup) {
         Ok(finals) => finals,
         Err(why) => {

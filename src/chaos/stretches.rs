@@ -16,7 +16,6 @@ use slackline_trace::Checked;
 
 use super::cluster::OLD_TRACES;
 use super::storm::Storm;
-use crate::say;
 
 /// Where the first stretches are put together.
 const FIRST: &str = "trace-until-the-first-fault";
@@ -24,25 +23,25 @@ const FIRST: &str = "trace-until-the-first-fault";
 /// Violations that are reported in words.
 const SHOWN_MAX: usize = 5;
 
-/// Checks the traces of both runs in `out`; none where there is none that can be read.
-pub(super) fn check(out: &Path, storm: &Storm, config: &Config) -> Option<TraceReport> {
+/// Checks the traces of both runs in `out`. One that cannot be checked is as bad as one that breaks the policy.
+pub(super) fn check(out: &Path, storm: &Storm, config: &Config) -> TraceReport {
     let run = out.join("rough");
     let first = run.join(FIRST);
     let mut report = TraceReport::default();
     let all = count(&run.join(FOLDER)) + count(&run.join(OLD_TRACES));
     match cut_all(&run, &first, storm, config) {
         Ok(()) => add(&mut report, &first, ""),
-        Err(error) => say(&format!("the traces cannot be put together: {error}")),
+        Err(error) => report.unread.push(format!("the traces cannot be put together: {error}")),
     }
     report.later = all.saturating_sub(report.checked);
     add(&mut report, &out.join("calm"), "without faults: ");
-    (report.checked > 0).then_some(report)
+    report
 }
 
 fn add(report: &mut TraceReport, folder: &Path, prefix: &str) {
     match slackline_trace::check(folder) {
         Ok(checked) => take(report, &checked, prefix),
-        Err(error) => say(&format!("{prefix}the traces cannot be checked: {error}")),
+        Err(error) => report.unread.push(format!("{prefix}the traces cannot be checked: {error}")),
     }
 }
 

@@ -123,6 +123,8 @@ pub struct TraceReport {
     pub violations: u64,
     /// The first few.
     pub first: Vec<String>,
+    /// Why traces that should have been checked could not be.
+    pub unread: Vec<String>,
 }
 
 /// A process that ended otherwise than it should.
@@ -172,7 +174,7 @@ pub struct Report {
     pub steps_are_whole: bool,
     /// Batches: used, of how many, and used again.
     pub batches: (u64, u64, u64),
-    /// None where no trace could be checked.
+    /// None where none was looked at.
     pub traces: Option<TraceReport>,
     /// Processes that ended otherwise than they should.
     pub exits: Vec<Exit>,
@@ -226,8 +228,11 @@ impl Report {
         });
         verdicts.extend(self.traces.as_ref().map(|traces| Verdict {
             what: "violations in the servers' traces",
-            holds: traces.violations == 0,
-            figure: format!("{} in {} traces", traces.violations, traces.checked),
+            holds: traces.violations == 0 && traces.unread.is_empty(),
+            figure: match traces.unread.first() {
+                Some(why) => why.clone(),
+                None => format!("{} in {} traces", traces.violations, traces.checked),
+            },
         }));
         verdicts.push(Verdict {
             what: "processes that ended badly",

@@ -120,7 +120,7 @@ impl World {
         }
         let array = |array: &StateArray| Array { name: array.name.clone(), values: array.values.clone() };
         let arrays: Vec<Array> = state.arrays.iter().map(array).collect();
-        let blocks = slot.saving.saved.choose(kind, block, newest, number, &arrays);
+        let blocks = slot.saving.saved.choose(kind, newest, number, &arrays);
         let keys = self.plan.partition.range(shard).len;
         let held = blocks.as_ref().map_or(keys, |blocks| keys.min(blocks.len() as u64 * u64::from(block)));
         let share = held as f64 / keys.max(1) as f64;

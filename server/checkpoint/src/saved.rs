@@ -40,12 +40,11 @@ enum WrittenPart {
 }
 
 impl Saved {
-    /// The blocks of `block_len` keys, rising, that checkpoint `number` is to have of `arrays`; none for all. `newest` is the newest checkpoint
+    /// The blocks, rising, that checkpoint `number` is to have of `arrays`; none for all. `newest` is the newest checkpoint
     /// that was committed: it tells whether the last part counts.
     pub fn choose(
         &mut self,
         kind: CheckpointKind,
-        block_len: u32,
         newest: Option<u64>,
         number: u64,
         arrays: &[Array],
@@ -132,14 +131,14 @@ mod tests {
         for kind in [CheckpointKind::Priority { share: 0.25 }, CheckpointKind::Incremental] {
             let mut saved = Saved::default();
             let first = arrays(&[0.0; 8]);
-            assert_eq!(saved.choose(kind, 2, None, 1, &first), None, "the first is a full one");
+            assert_eq!(saved.choose(kind, None, 1, &first), None, "the first is a full one");
             saved.wrote(kind, 2, 1, None, &first);
-            assert_eq!(saved.choose(kind, 2, None, 2, &first), None, "1 was not committed");
+            assert_eq!(saved.choose(kind, None, 2, &first), None, "1 was not committed");
             saved.wrote(kind, 2, 2, None, &first);
             let second = arrays(&[0.0, 0.0, 0.0, 0.0, 0.0, 3.0, 0.0, 0.0]);
-            assert_eq!(saved.choose(kind, 2, Some(2), 3, &second), Some(vec![2]));
+            assert_eq!(saved.choose(kind, Some(2), 3, &second), Some(vec![2]));
             saved.wrote(kind, 2, 3, Some(vec![2]), &second);
-            assert_eq!(saved.choose(kind, 2, Some(2), 4, &second), Some(vec![2]), "3 was not committed");
+            assert_eq!(saved.choose(kind, Some(2), 4, &second), Some(vec![2]), "3 was not committed");
             saved.wrote(kind, 2, 4, Some(vec![2]), &second);
             assert_eq!(
                 Arc::strong_count(&second[0].values),
@@ -147,7 +146,7 @@ mod tests {
                 "a cut is the shard's own again once it is saved"
             );
             let third = arrays(&[1.0, 0.0, 0.0, 0.0, 0.0, 3.0, 0.0, 0.0]);
-            assert_eq!(saved.choose(kind, 2, Some(4), 5, &third), Some(vec![0]), "block 2 is saved");
+            assert_eq!(saved.choose(kind, Some(4), 5, &third), Some(vec![0]), "block 2 is saved");
         }
     }
 
@@ -156,6 +155,6 @@ mod tests {
         let mut saved = Saved::default();
         let values = arrays(&[1.0; 4]);
         saved.wrote(CheckpointKind::Full, 2, 1, None, &values);
-        assert_eq!(saved.choose(CheckpointKind::Full, 2, Some(1), 2, &values), None);
+        assert_eq!(saved.choose(CheckpointKind::Full, Some(1), 2, &values), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use slackline_core::consistency::Standing;
 use slackline_core::ids::{BatchIndex, Incarnation, Moment, SessionId, ShardId, Version, WorkerId};
-use slackline_core::limits::WORKER_EVER_MAX;
+use slackline_core::limits::{PLACED_MAX, WORKER_EVER_MAX};
 use slackline_core::role::Role;
 use slackline_core::wire::{
     Ask, Evaluated, Join, Leave, Outcome, Pull, PullKind, RefusalCode, Register, ToPeer, ToServer,
@@ -259,9 +259,8 @@ impl Control {
         let has_values = self.places.has_values();
         effects.push(ControlEffect::Send { session, message: ToPeer::Registered { has_values } });
         let moved = self.cluster.as_ref().map(Cluster::moved).unwrap_or_default();
-        if !moved.is_empty() {
-            effects.push(ControlEffect::Send { session, message: ToPeer::Placed(moved) });
-        }
+        let told = moved.chunks(PLACED_MAX).map(|placed| ToPeer::Placed(placed.to_vec()));
+        effects.extend(told.map(|message| ControlEffect::Send { session, message }));
     }
 
     /// What the shards are told of a worker that registers.

@@ -334,7 +334,7 @@ impl Cluster {
             let (shard, server, generation) = (*shard, *server, *generation);
             (generation.0 > 0).then_some(Placed { shard, generation, server })
         };
-        self.kept.announced.iter().filter_map(placed).take(PLACED_MAX).collect()
+        self.kept.announced.iter().filter_map(placed).collect()
     }
 
     /// The run is over: the last steps of all that are gone are to be settled and the final values kept before the servers go.
