@@ -8,7 +8,7 @@ use super::{Cluster, Kept, View};
 
 impl Cluster {
     /// Where it rests, being settled once more gives nothing.
-    pub(super) fn check_rest(&self, now: Moment, view: &View<'_>) {
+    pub(in crate::control) fn check_rest(&self, now: Moment, view: &View<'_>) {
         let (mut again, mut out) = (Self { is_due: true, ..self.clone() }, Vec::new());
         again.settle(now, view, &mut out);
         assert!(
@@ -17,7 +17,7 @@ impl Cluster {
         );
     }
 
-    pub(super) fn check_invariants(&self) {
+    pub(in crate::control) fn check_invariants(&self) {
         let Kept { stored, map, number, .. } = &self.kept;
         assert!(stored.number <= *number, "a map is in force that was never made");
         for place in &stored.places {
