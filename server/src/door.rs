@@ -23,7 +23,7 @@ const PROOF_FROM: usize = HANDSHAKES_MAX / 2;
 
 /// Sessions at once: every worker a run may have, and room for those that come back before their former session is known to be
 /// lost, observers and admins.
-const SESSIONS_MAX: usize = WORKER_COUNT_MAX as usize + 1024;
+pub(crate) const SESSIONS_MAX: usize = WORKER_COUNT_MAX as usize + 1024;
 
 /// Takes peers in until the listener is closed.
 pub(crate) async fn accept(listener: Arc<Listener>, shared: Arc<Shared>) {

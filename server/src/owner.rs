@@ -246,10 +246,14 @@ impl Work {
     }
 
     fn order(&mut self, event: ShardEvent) {
-        if self.host.takes_events() && self.queues.deferred.is_empty() {
+        if self.takes_orders() {
             return self.shard(event);
         }
         self.queues.deferred.put(event);
+    }
+
+    fn takes_orders(&self) -> bool {
+        self.host.takes_events() && self.queues.deferred.is_empty()
     }
 
     fn note(&mut self, note: Note) {
@@ -274,7 +278,8 @@ impl Work {
             Note::Room(pulled, leave) => {
                 if self.host.role() == Role::Leading && self.performer.has_room(pulled, leave) {
                     let Pulled { session, reader, request, kind, .. } = pulled;
-                    self.order(ShardEvent::Pull { session, reader, request, kind });
+                    let pull = ShardEvent::Pull { session, reader, request, kind };
+                    if self.takes_orders() { self.shard(pull) } else { self.queues.deferred.put_again(pull) }
                 }
             }
             // Whoever asked may have gone.

@@ -1,6 +1,9 @@
 //! What always holds of the coordinator's part, for tests and the simulated world.
 
+use std::collections::BTreeMap;
+
 use slackline_core::ids::Moment;
+use slackline_core::limits::PLACES_MAX;
 use slackline_core::wire::{Origin, Place};
 
 use super::map::Standing;
@@ -24,6 +27,7 @@ impl Cluster {
             let now = map.slots.get(&place.shard).map(|slot| slot.place.generation).unwrap_or_default();
             assert!(place.generation <= now, "{} went back from {} to {now}", place.shard, place.generation);
         }
+        let mut places_of = BTreeMap::new();
         for (shard, slot) in &map.slots {
             let Place { primary, backup, .. } = slot.place;
             assert!(
@@ -32,6 +36,12 @@ impl Cluster {
             );
             let is_lost = slot.standing == Standing::Held && slot.place.origin == Origin::Nothing;
             assert!(!self.kept.is_trained || !is_lost, "{shard} could begin without values again");
+            for server in [Some(primary), backup.map(|backup| backup.server)].into_iter().flatten() {
+                *places_of.entry(server).or_insert(0_usize) += 1;
+            }
+        }
+        for (server, places) in places_of {
+            assert!(places <= PLACES_MAX, "{server} has {places} places, which no order can name");
         }
     }
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bincode::{Decode, Encode};
 use slackline_core::ids::{Generation, ServerId, ShardId};
+use slackline_core::limits::PLACES_MAX;
 use slackline_core::wire::{Backup, Holding, Origin, Place};
 
 use super::formers::Formers;
@@ -232,12 +233,13 @@ impl Map {
         }
     }
 
-    /// Gives a backup to shards that have none: the server of those that stay with the fewest copies, the next in the ring among equals.
+    /// Gives a backup to shards that have none: the server of those that stay with the fewest copies, the next in the ring among equals. One
+    /// that has as many places as fit in an order takes no more, and the shard waits for another.
     pub(super) fn choose_backups(&mut self, live: &BTreeSet<ServerId>, staying: &BTreeSet<ServerId>) {
         if self.replicas < 2 {
             return;
         }
-        let mut copies: BTreeMap<ServerId, u32> = live.iter().map(|server| (*server, 0)).collect();
+        let mut copies: BTreeMap<ServerId, usize> = live.iter().map(|server| (*server, 0)).collect();
         for slot in self.slots.values() {
             let servers = [Some(slot.place.primary), slot.place.backup.map(|backup| backup.server)];
             for server in servers.into_iter().flatten() {
@@ -251,9 +253,10 @@ impl Map {
                 continue;
             }
             let ring = |server: ServerId| (server.0 + count - primary.0 % count - 1) % count;
-            let candidates = staying.iter().filter(|server| **server != primary);
-            let chosen = candidates.min_by_key(|server| {
-                (slot.shunned == Some(**server), copies.get(server).copied().unwrap_or(0), ring(**server))
+            let copies_at = |server| copies.get(&server).copied().unwrap_or(0);
+            let has_room = |server: &&ServerId| **server != primary && copies_at(**server) < PLACES_MAX;
+            let chosen = staying.iter().filter(has_room).min_by_key(|server| {
+                (slot.shunned == Some(**server), copies_at(**server), ring(**server))
             });
             if let Some(server) = chosen.copied() {
                 slot.place.backup = Some(Backup { server, in_step: false });
@@ -262,7 +265,7 @@ impl Map {
         }
     }
 
-    /// The places that concern a server.
+    /// The places that concern a server, at most [`PLACES_MAX`].
     pub(super) fn of(places: &BTreeMap<ShardId, Place>, server: ServerId) -> Vec<Place> {
         let concerns = |place: &&Place| {
             place.primary == server || place.backup.is_some_and(|backup| backup.server == server)

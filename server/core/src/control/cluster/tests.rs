@@ -5,6 +5,7 @@ mod going;
 mod moves;
 mod processes;
 mod resumed;
+mod room;
 
 use proptest::prelude::*;
 use slackline_core::ids::{Sequence, Version};

@@ -1,0 +1,50 @@
+//! A server that has as many places as one order can name.
+
+use std::collections::BTreeSet;
+
+use slackline_core::limits::{PLACES_MAX, SHARDS_PER_SERVER_MAX};
+
+use super::super::map::{Map, Servers};
+use super::*;
+
+const SERVERS: u32 = 5;
+
+/// Every backup that there is has what its primary has.
+fn in_step(map: &mut Map) {
+    for Place { shard, generation, backup, .. } in map.places().into_values() {
+        backup.map(|backup| map.in_step(shard, generation, backup.server));
+    }
+}
+
+// Found by reading: two servers that were left of five were each given 1280 places, and an order takes 1024.
+#[test]
+fn a_server_is_given_no_more_places_than_an_order_can_name_and_another_takes_the_rest() {
+    let count = SERVERS * SHARDS_PER_SERVER_MAX;
+    let shards: Vec<_> = (0..count).map(|shard| (ShardId(shard), ServerId(shard % SERVERS))).collect();
+    let mut map = Map::new(&shards, SERVERS, 2, None);
+    let mut live: BTreeSet<_> = (0..SERVERS).map(ServerId).collect();
+    for lost in [ServerId(4), ServerId(3), ServerId(2)] {
+        in_step(&mut map);
+        live.remove(&lost);
+        let servers = Servers {
+            live: &live,
+            disks: &|_, _| None,
+            boots: &|_| Some(1),
+            is_on_disk: false,
+            newest: None,
+            is_trained: true,
+        };
+        map.lost(lost, &servers, &mut Vec::new());
+        map.choose_backups(&live, &live);
+    }
+    let places = map.places();
+    assert!(places.values().all(|place| live.contains(&place.primary)), "all shards are answered for");
+    let of = |places: &BTreeMap<_, _>, server| Map::of(places, ServerId(server)).len();
+    assert_eq!([of(&places, 0), of(&places, 1)], [PLACES_MAX; 2]);
+    // Those that nobody had room for are given one when there is.
+    live.insert(ServerId(2));
+    map.choose_backups(&live, &live);
+    let places = map.places();
+    assert!(places.values().all(|place| place.backup.is_some()));
+    assert!((0..3).all(|server| of(&places, server) <= PLACES_MAX));
+}
