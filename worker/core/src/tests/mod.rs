@@ -27,7 +27,7 @@ use slackline_core::wire::{
     ToPeer, ToServer, TransferHeader, TransferKind, Work,
 };
 
-use crate::{Effect, Event, Settings, Worker};
+use crate::{Effect, Event, Obstacle, Settings, Worker};
 
 pub(crate) const ONE: WorkerId = WorkerId(1);
 pub(crate) const FIRST_LIFE: Incarnation = Incarnation(5);
