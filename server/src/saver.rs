@@ -326,7 +326,13 @@ impl Work {
         let part =
             Part { shard, keys, version, arrays: arrays.clone(), facts: Arc::new(facts), blocks: listed };
         let entry = store.write_part(stamp, number, &part).await.map_err(text)?;
-        self.saved.entry(shard).or_default().wrote(self.inner.kind, self.inner.block, number, blocks, &arrays);
+        self.saved.entry(shard).or_default().wrote(
+            self.inner.kind,
+            self.inner.block,
+            number,
+            blocks,
+            &arrays,
+        );
         part::told(&store, entry).await.map_err(text)
     }
 

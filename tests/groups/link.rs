@@ -188,9 +188,11 @@ impl World {
         }
         let event = match what {
             Outward::Connected => Event::Connected { server: COORDINATOR },
-            Outward::Failed => {
-                Event::ConnectFailed { server: COORDINATOR, reason: "no answer".to_owned(), obstacle: Obstacle::Passing }
-            }
+            Outward::Failed => Event::ConnectFailed {
+                server: COORDINATOR,
+                reason: "no answer".to_owned(),
+                obstacle: Obstacle::Passing,
+            },
             Outward::Message(message) => Event::Message { server: COORDINATOR, message },
             Outward::Lost => Event::Lost { server: COORDINATOR },
         };

@@ -191,7 +191,9 @@ impl World {
         let event = match what {
             Outward::Connected => Event::Connected { server },
             Outward::Message(message) => return self.worker_reads(process, server, message),
-            Outward::Failed => Event::ConnectFailed { server, reason: "no answer".to_owned(), obstacle: Obstacle::Passing },
+            Outward::Failed => {
+                Event::ConnectFailed { server, reason: "no answer".to_owned(), obstacle: Obstacle::Passing }
+            }
             Outward::Lost => Event::Lost { server },
         };
         if !matches!(event, Event::Connected { .. }) {

@@ -279,9 +279,11 @@ impl World {
         let id = ServerId(server as u32);
         let event = match what {
             Outward::Connected => Event::Connected { server: id },
-            Outward::Failed => {
-                Event::ConnectFailed { server: id, reason: "no answer".to_owned(), obstacle: Obstacle::Passing }
-            }
+            Outward::Failed => Event::ConnectFailed {
+                server: id,
+                reason: "no answer".to_owned(),
+                obstacle: Obstacle::Passing,
+            },
             Outward::Message(message) => {
                 self.told(process, &message)?;
                 Event::Message { server: id, message }

@@ -239,7 +239,11 @@ fn an_attempt_that_waited_in_vain_for_longer_than_the_pause_is_followed_at_once(
     let mut rig = Rig::new(settings(2));
     assert!(rig.tick_after(Duration::ZERO).contains(&connect(0)));
     rig.now = rig.now.after(Duration::from_secs(5));
-    let failed = Event::ConnectFailed { server: ServerId(0), reason: "no answer".to_owned(), obstacle: Obstacle::Passing };
+    let failed = Event::ConnectFailed {
+        server: ServerId(0),
+        reason: "no answer".to_owned(),
+        obstacle: Obstacle::Passing,
+    };
     assert!(rig.on(failed).contains(&connect(0)));
 }
 

@@ -13,6 +13,7 @@ mod policies;
 mod regroup;
 mod silence;
 mod steps;
+mod unserved;
 
 use std::time::Duration;
 
