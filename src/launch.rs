@@ -136,6 +136,7 @@ pub(crate) fn run(args: &RunArgs, log: Option<&str>) -> Result<u8, Failure> {
             run.display.say(&format!("{how}: ending {left} processes"));
         }
         run.end_children().await;
+        run.forget_states(&resolved);
         outcome
     });
     match outcome? {

@@ -46,4 +46,4 @@ pub use error::ServerError;
 pub use etcd::{CandidateOptions, coordinate};
 pub use links::{Addresses, AddressesToCome};
 pub use saver::{FOLDER as CHECKPOINTS, resume};
-pub use start::{Ended, Keeps, ServerOptions, serve, stands};
+pub use start::{Ended, Keeps, ServerOptions, forget, serve, stands};

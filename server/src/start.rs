@@ -68,7 +68,8 @@ pub struct ServerOptions {
 pub enum Keeps {
     /// Nothing.
     Nothing,
-    /// What another process of the same run can go on with; whoever started this one starts that. Nothing is left when it ends.
+    /// What another process of the same run can go on with; whoever started this one starts that. Nothing is left when it ends, unless it
+    /// was told to go and nothing else has what is on its disk: that is removed by [`forget`].
     ForRun {
         /// Whether this is such another process.
         again: bool,
@@ -146,6 +147,8 @@ pub(crate) fn work(
     mut ground: Ground,
 ) -> Result<Ended, ServerError> {
     let (keeps, signals) = (options.keeps, ground.signals.clone());
+    let config = &options.resolved.config;
+    let has_journals = config.cluster.durability == Durability::Disk && options.index != config.coordinator();
     let folder = state_folder(&options.resolved, &options.out, options.index);
     let ready = std::mem::replace(&mut options.ready, Box::new(|_| {}));
     let begun = begin(options, &mut found, &mut ground);
@@ -168,7 +171,11 @@ pub(crate) fn work(
             signals.unless_told(move || drop(saving.join()))?;
         }
     }
+    // What nothing else has: whoever starts another process in the place of one that was told to go removes it in the end.
+    let is_awaited =
+        has_journals && keeps != Keeps::Nothing && matches!(outcome, Ok(Ended::Interrupted)) && panicked == 0;
     if keeps != Keeps::ForAnyone
+        && !is_awaited
         && let Err(error) = journal::forget(&folder)
     {
         tracing::warn!("{} cannot be removed: {error}", folder.display());
@@ -338,6 +345,14 @@ fn look_at_checkpoints(
     }
     .map_err(ServerError::Resume)?;
     Ok(resumed)
+}
+
+/// Removes what a server keeps of a run on its disk.
+///
+/// # Errors
+/// What the system says; that there is nothing is none.
+pub fn forget(resolved: &Resolved, out: &Path, index: ServerId) -> std::io::Result<()> {
+    journal::forget(&state_folder(resolved, out, index))
 }
 
 /// Where a server keeps its own state.

@@ -1,8 +1,11 @@
 //! What becomes of a run when one of its processes ends: whose end it survives, and who is started again.
 
+use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use slackline_core::config::Resolved;
+use slackline_core::ids::ServerId;
 use tokio::time::Instant;
 
 use super::{Ends, Run, describe};
@@ -18,7 +21,7 @@ impl Run<'_> {
         extra
     }
 
-    /// Starts a server that was killed again, at its address. One that does not live for a lease is not started once more.
+    /// Starts a server that was killed or told to go again, at its address. One that does not live for a lease is not started once more.
     async fn restart(&mut self, index: usize) -> Result<(), Failure> {
         let mut extra = self.of_server(index, self.addresses[index].clone());
         extra.push("--again".to_owned());
@@ -29,7 +32,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Whether a server that a signal ended can be started again, and its shards be had again.
+    /// Whether a server that is gone can be started again, and its shards be had again.
     fn comes_again(&self, index: usize) -> bool {
         let lease = Duration::from_secs_f64(self.config.cluster.lease_s);
         let long_ago =
@@ -67,7 +70,8 @@ impl Run<'_> {
                 self.children[index].ended = Some(status);
                 self.display.say(&format!("{name} ended ({how}); the others go on without it"));
             }
-            Ok(status) if status.code().is_none() && index < servers && self.comes_again(index) => {
+            // Server 0 is the coordinator: without it a run that it ends cleanly is over.
+            Ok(status) if index < servers && may_come_again(index, status) && self.comes_again(index) => {
                 let (_, how) = describe(status);
                 self.display.say(&format!("{name} ended ({how}) and is started again"));
                 self.restart(index).await?;
@@ -76,4 +80,20 @@ impl Run<'_> {
         }
         Ok(())
     }
+
+    /// Removes what servers that were told to go have left for processes in their place.
+    pub(super) fn forget_states(&self, resolved: &Resolved) {
+        let started = self.children.len().min(self.config.servers as usize);
+        for index in (0..started).filter(|_| survives(self.config)) {
+            let server = ServerId(index as u32);
+            if let Err(error) = slackline_server::forget(resolved, Path::new(&self.config.out), server) {
+                self.display.say(&format!("what {server} has left cannot be removed: {error}"));
+            }
+        }
+    }
+}
+
+/// Whether a server that ended like this did not fail: a signal ended it, or it was told to go and went.
+fn may_come_again(index: usize, status: ExitStatus) -> bool {
+    status.code().is_none() || (index > 0 && status.success())
 }

@@ -4,7 +4,7 @@
 use slackline_core::ids::{Moment, ServerId, SessionId};
 use slackline_core::role::Role;
 use slackline_server_core::{ControlEffect, ControlEvent};
-use slackline_worker_core::Event;
+use slackline_worker_core::{Event, Obstacle};
 
 use crate::agenda::{Happening, Inward, Outward};
 use crate::process::{Life, Process};
@@ -188,9 +188,11 @@ impl World {
         }
         let event = match what {
             Outward::Connected => Event::Connected { server: COORDINATOR },
-            Outward::Failed => {
-                Event::ConnectFailed { server: COORDINATOR, reason: "no answer".to_owned(), fatal: false }
-            }
+            Outward::Failed => Event::ConnectFailed {
+                server: COORDINATOR,
+                reason: "no answer".to_owned(),
+                obstacle: Obstacle::Passing,
+            },
             Outward::Message(message) => Event::Message { server: COORDINATOR, message },
             Outward::Lost => Event::Lost { server: COORDINATOR },
         };

@@ -206,6 +206,39 @@ fn a_revoked_machine_is_put_out_while_the_others_train_on() {
     );
 }
 
+// Found by reading: each worker called the revoked server at once, found what it may not be, and ended, long before the servers with the
+// copies took its place.
+#[test]
+fn a_revoked_server_is_put_out_while_the_workers_train_on_with_the_copies() {
+    let stage = Stage::new();
+    let copies = [("cluster.replicas", "2"), ("cluster.durability", "\"replicated\"")];
+    let long = [("servers", "3"), ("train.epochs", "40"), ("cluster.lease_s", "1.0")];
+    let mut cluster = Cluster::start(&stage, &[PACED, &long, &copies].concat());
+    let issued = stage.run(&["keys", "issue", "keys", "--role", "server", "--name", "rack1"]);
+    assert_eq!(issued.code, 0, "{}", issued.error);
+    copy(&stage, "keys/machines/rack1", "rack1");
+    cluster.servers[1].kill();
+    cluster.servers[1] = cluster.start_server(1, &["--keys", "rack1"]);
+    cluster.servers[1].line(" is ready: ");
+    let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
+    let coordinator = &cluster.servers[0];
+    coordinator.line("shard 1 has an equal copy at");
+    coordinator.line("test accuracy");
+
+    let revoked = stage.run(&["keys", "revoke", "keys", "rack1"]);
+    assert_eq!(revoked.code, 0, "{}", revoked.error);
+    coordinator.line("answers for shard 1 now, in place of server 1");
+    for worker in &workers {
+        let line = worker.line("server 1 is not reached yet: ");
+        assert!(line.contains("revoked"), "{line}");
+    }
+    for process in workers.iter().chain([coordinator, &cluster.servers[2]]) {
+        process.end_well();
+    }
+    assert!(cluster.has_trained_for(40));
+    assert!(cluster.servers[1].has_said("revoked"), "it knows why nobody answers");
+}
+
 #[test]
 fn an_authority_is_rotated_step_by_step_from_the_command_line() {
     let stage = Stage::new();

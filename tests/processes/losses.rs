@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 
-use crate::cluster::{Cluster, PACED};
+use crate::cluster::{Cluster, PACED, configuration};
 use crate::process::until;
 use crate::stage::Stage;
 
@@ -84,6 +84,31 @@ fn a_server_that_is_told_to_go_hands_its_shards_over_and_the_run_goes_on() {
     cluster.servers[0].end_well();
     assert!(!cluster.servers[0].has_said("server 1 was not heard for"), "no lease was waited for");
     assert!(cluster.has_trained_for(EPOCHS));
+}
+
+// Found by reading: a server that was killed was started again, and one that was told to go and went ended the run.
+#[test]
+fn a_server_of_a_run_on_one_machine_that_is_told_to_go_is_started_again() {
+    for (over, copied) in [
+        (COPIES, "has an equal copy at server 1"),
+        (&[("cluster.durability", "\"disk\"")][..], "test accuracy"),
+    ] {
+        let stage = Stage::new();
+        let config = stage.write("run.toml", &configuration(&[LONG, PACED, over].concat()));
+        let out = stage.text_path("out");
+        let run = stage.start("run", &["run", &config, "--log", "info", "--out", &out]);
+        run.line(copied);
+        run.line("test accuracy");
+        let of_server_1 = |arguments: &[String]| arguments.windows(2).any(|pair| pair == ["--index", "1"]);
+        let told = stage.living().into_iter().find(|living| of_server_1(&living.arguments)).unwrap();
+        kill(told.pid, Signal::SIGTERM).unwrap();
+        run.line("server 1 ended (exit code 0) and is started again");
+        run.line("server 1 was restarted");
+        run.end_well();
+        assert!(stage.read("out/summary.json").contains("\"epochs\": 20.0"), "{over:?}");
+        assert!(!stage.path("out/state/server-1").exists(), "what only the run could go on with is left");
+        assert!(stage.living().is_empty(), "{:?}", stage.living());
+    }
 }
 
 #[test]

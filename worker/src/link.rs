@@ -14,7 +14,7 @@ use slackline_net::{
     Arriving, CloseCode, Connection, ConnectionError, Connector, ControlReceiver, Destination, Gather,
     Settings, SharedValues, TransferError,
 };
-use slackline_worker_core::Event;
+use slackline_worker_core::{Event, Obstacle};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -253,8 +253,8 @@ impl Task {
         let server = self.server;
         let connection = match self.connect().await {
             Ok(connection) => connection,
-            Err((reason, fatal)) => {
-                self.tell(Event::ConnectFailed { server, reason, fatal }).await;
+            Err((reason, obstacle)) => {
+                self.tell(Event::ConnectFailed { server, reason, obstacle }).await;
                 return;
             }
         };
@@ -275,24 +275,31 @@ impl Task {
         self.tell(Event::Lost { server }).await;
     }
 
-    /// The connection, or why there is none and whether that can never be otherwise. Several addresses are tried at once: all candidates
+    /// The connection, or why there is none and what stands against it. Several addresses are tried at once: all candidates
     /// for the coordinator but one turn this worker away, and one that is frozen says nothing.
-    async fn connect(&self) -> Result<Connection, (String, bool)> {
+    async fn connect(&self) -> Result<Connection, (String, Obstacle)> {
         let within = attempt(&self.network);
         let mut attempts: FuturesUnordered<_> =
             self.addresses.iter().map(|address| self.connector.connect(address, within)).collect();
-        let (mut reasons, mut fatal) = (Vec::new(), true);
+        let mut reasons = Vec::new();
+        let (mut is_lasting, mut is_own) = (true, false);
         while let Some(outcome) = attempts.next().await {
             match outcome {
                 Ok(connection) => return Ok(connection),
                 Err(error) => {
-                    fatal &= !error.is_retryable();
+                    is_lasting &= !error.is_retryable();
+                    is_own |= error.is_own();
                     reasons.push(error.to_string());
                 }
             }
         }
         reasons.sort_unstable();
-        Err((reasons.join("; "), fatal))
+        let obstacle = match (is_lasting, is_own) {
+            (false, _) => Obstacle::Passing,
+            (true, false) => Obstacle::Lasting,
+            (true, true) => Obstacle::Own,
+        };
+        Err((reasons.join("; "), obstacle))
     }
 
     async fn read(&self, mut receiver: ControlReceiver) {

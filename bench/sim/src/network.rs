@@ -5,7 +5,7 @@ use std::sync::Arc;
 use slackline_core::ids::{Moment, ServerId, SessionId, ShardId};
 use slackline_core::wire::{Pull, Served, ToPeer, ToServer, TransferHeader};
 use slackline_server_core::ControlEvent;
-use slackline_worker_core::Event;
+use slackline_worker_core::{Event, Obstacle};
 
 use crate::hosts::At;
 use crate::links::Passage;
@@ -191,7 +191,9 @@ impl World {
         let event = match what {
             Outward::Connected => Event::Connected { server },
             Outward::Message(message) => return self.worker_reads(process, server, message),
-            Outward::Failed => Event::ConnectFailed { server, reason: "no answer".to_owned(), fatal: false },
+            Outward::Failed => {
+                Event::ConnectFailed { server, reason: "no answer".to_owned(), obstacle: Obstacle::Passing }
+            }
             Outward::Lost => Event::Lost { server },
         };
         if !matches!(event, Event::Connected { .. }) {

@@ -262,6 +262,12 @@ impl ConnectError {
         }
     }
 
+    /// Whether the peer holds it against this side's own certificate.
+    #[must_use]
+    pub const fn is_own(&self) -> bool {
+        matches!(self, Self::OwnRefused { .. } | Self::RefusedByPeer { .. })
+    }
+
     pub(crate) fn of(
         remote: SocketAddr,
         expected: Role,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use slackline_core::ids::{Moment, ServerId, SessionId};
 use slackline_core::wire::{PullKind, ToPeer, ToServer, TransferHeader, TransferKind};
-use slackline_worker_core::Event;
+use slackline_worker_core::{Event, Obstacle};
 
 use super::agenda::Happening;
 use super::scenario::Tamper;
@@ -279,9 +279,11 @@ impl World {
         let id = ServerId(server as u32);
         let event = match what {
             Outward::Connected => Event::Connected { server: id },
-            Outward::Failed => {
-                Event::ConnectFailed { server: id, reason: "no answer".to_owned(), fatal: false }
-            }
+            Outward::Failed => Event::ConnectFailed {
+                server: id,
+                reason: "no answer".to_owned(),
+                obstacle: Obstacle::Passing,
+            },
             Outward::Message(message) => {
                 self.told(process, &message)?;
                 Event::Message { server: id, message }

@@ -3,6 +3,17 @@
 use slackline_core::ids::{BatchIndex, Clock, Generation, Sequence, ServerId, ShardId, WorkerId};
 use slackline_core::wire::{LinkFigures, Served, ToPeer};
 
+/// What stands against a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// The next attempt can succeed.
+    Passing,
+    /// No attempt can succeed before somebody changes something (the server's certificate was revoked, its protocol is another).
+    Lasting,
+    /// The same, and the server holds it against this worker's own certificate: one of the two is wrong.
+    Own,
+}
+
 /// Something that happened.
 ///
 /// A connection's events end with its `Lost`, or with the [`Effect::Disconnect`](crate::Effect::Disconnect)
@@ -20,8 +31,8 @@ pub enum Event {
         server: ServerId,
         /// Why, in a line.
         reason: String,
-        /// Trying again cannot help (a certificate that is not accepted).
-        fatal: bool,
+        /// What stands against it.
+        obstacle: Obstacle,
     },
     /// A connection that stood is gone.
     Lost {

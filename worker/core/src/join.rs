@@ -28,7 +28,14 @@ impl Worker {
         if session.state != State::Greeting {
             return Ok(());
         }
-        let is_other = session.welcome(protocol, answered, boot)?;
+        let is_other = match session.welcome(protocol, answered, boot) {
+            Ok(is_other) => is_other,
+            Err(error) if self.is_indispensable(server) => return Err(error),
+            Err(error) => {
+                self.turned_away(server, error.to_string(), effects);
+                return Ok(());
+            }
+        };
         if is_other && self.member.is_some() {
             effects.push(Effect::Notice(Notice::Restarted { server }));
             self.reopen_shards_on(server);

@@ -13,7 +13,7 @@
 //! In an allreduce ([`GroupSettings`]) there is no work to ask for and nothing to push: see `group`.
 //!
 //! Read in this order: [`Event`], [`Effect`], `worker` (routing), `session`, `join`, `work`, `iteration`, `overtaken`,
-//! `push`, `steps`, `place`, `evaluation`, `group`, `leave`, `waits`, and `ledger` and `record` for what is measured.
+//! `push`, `steps`, `place`, `unserved`, `evaluation`, `group`, `leave`, `waits`, and `ledger` and `record` for what is measured.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -35,13 +35,14 @@ mod record;
 mod session;
 mod settings;
 mod steps;
+mod unserved;
 mod waits;
 mod work;
 mod worker;
 
 pub use effect::Effect;
 pub use error::WorkerError;
-pub use event::Event;
+pub use event::{Event, Obstacle};
 pub use notice::{Notice, PeerWait, WaitKind};
 pub use settings::{GroupSettings, Settings};
 pub use worker::Worker;

@@ -50,7 +50,7 @@ pub(crate) struct Session {
     /// From the beginning of the last attempt to that of the next at least; zero if it is to be made at once.
     delay: Duration,
     /// When the last attempt began.
-    tried: Moment,
+    pub(crate) tried: Moment,
     /// When the last control message went out. Transfers do not count: a slow one is heard only when it is
     /// complete.
     last_sent: Moment,
@@ -69,6 +69,8 @@ pub(crate) struct Session {
     last_failure: String,
     /// When that failure was told.
     failure_told: Option<Moment>,
+    /// The coordinator was asked whether this server or the worker is wrong.
+    is_doubted: bool,
     /// An `Enter` that the server has not shown to know: it is sent again after a loss.
     pub(crate) entering: Option<Clock>,
 }
@@ -92,6 +94,7 @@ impl Session {
             empty: None,
             last_failure: "no answer".into(),
             failure_told: None,
+            is_doubted: false,
             entering: None,
         }
     }
@@ -200,13 +203,38 @@ impl Session {
         effects: &mut Vec<Effect>,
     ) {
         if self.state == State::Connecting {
-            let told = self.failure_told.filter(|_| self.last_failure == reason);
-            if told.is_none_or(|told| is_needed && now.since(told) >= settings.wait_report) {
-                self.failure_told = Some(now);
-                self.last_failure.clone_from(&reason);
-                effects.push(Effect::Notice(Notice::ConnectFailed { server: self.server, reason }));
-            }
+            self.tell_failure((reason, is_needed), settings, now, effects);
             self.retry(settings, now, effects);
+        }
+    }
+
+    fn tell_failure(
+        &mut self,
+        (reason, is_needed): (String, bool),
+        settings: &Settings,
+        now: Moment,
+        effects: &mut Vec<Effect>,
+    ) {
+        let told = self.failure_told.filter(|_| self.last_failure == reason);
+        if told.is_none_or(|told| is_needed && now.since(told) >= settings.wait_report) {
+            self.failure_told = Some(now);
+            self.last_failure.clone_from(&reason);
+            effects.push(Effect::Notice(Notice::ConnectFailed { server: self.server, reason }));
+        }
+    }
+
+    /// The server answers, and will not have the worker as things are: it is asked again, never without a pause, and the user hears why.
+    pub(crate) fn turned_away(
+        &mut self,
+        failure: (String, bool),
+        settings: &Settings,
+        now: Moment,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.is_connected() {
+            self.tell_failure(failure, settings, now, effects);
+            self.delay = self.delay.max(RETRY_FIRST);
+            self.come_again(settings, now, effects);
         }
     }
 
@@ -217,6 +245,19 @@ impl Session {
             effects.push(Effect::Disconnect { server: self.server });
             self.retry(settings, now, effects);
         }
+    }
+
+    /// Makes the connection anew, if there is one.
+    pub(crate) fn reconnect(&mut self, settings: &Settings, now: Moment, effects: &mut Vec<Effect>) {
+        if self.is_connected() {
+            effects.push(Effect::Disconnect { server: self.server });
+            self.retry(settings, now, effects);
+        }
+    }
+
+    /// Notes that the server may be wrong. Returns whether that is news since the worker was last registered there.
+    pub(crate) const fn doubt(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_doubted, true)
     }
 
     /// Whether the worker has ever been registered there.
@@ -261,7 +302,7 @@ impl Session {
     pub(crate) fn registered(&mut self, now: Moment) -> bool {
         self.turn(State::Registered, now);
         (self.unready, self.empty, self.registrations) = (None, None, 0);
-        (self.last_renewed, self.failure_told) = (now, None);
+        (self.last_renewed, self.failure_told, self.is_doubted) = (now, None, false);
         self.delay = Duration::ZERO;
         self.boot.replace(self.greeted_by.unwrap_or_default()).is_some()
     }
@@ -313,8 +354,7 @@ impl Session {
     fn give_up(&mut self, settings: &Settings, now: Moment, effects: &mut Vec<Effect>) {
         let (server, silent) = (self.server, now.since(self.last_heard));
         effects.push(Effect::Notice(Notice::Silent { server, silent }));
-        effects.push(Effect::Disconnect { server });
-        self.retry(settings, now, effects);
+        self.reconnect(settings, now, effects);
     }
 
     /// When the next tick is needed.

@@ -180,14 +180,8 @@ impl Worker {
                     session.connected(self.now);
                 }
             }
-            Event::ConnectFailed { server, reason, fatal: true } => {
-                return Err(WorkerError::Connect { server, reason });
-            }
-            Event::ConnectFailed { server, reason, fatal: false } => {
-                let is_needed = self.needs(server);
-                if let Some(session) = self.sessions.get_mut(&server) {
-                    session.failed((reason, is_needed), &self.settings, self.now, effects);
-                }
+            Event::ConnectFailed { server, reason, obstacle } => {
+                return self.on_connect_failed(server, reason, obstacle, effects);
             }
             Event::Lost { server } => self.on_lost(server, effects),
             Event::Message { server, message } => return self.on_message(server, message, effects),
@@ -306,6 +300,11 @@ impl Worker {
                     // A server that was away can have missed what became of its shards, and of the workers.
                     RefusalCode::NotReady | RefusalCode::Fenced => {
                         self.come_again(server, effects);
+                        return Ok(());
+                    }
+                    _ if !self.is_final(server, refusal.code) => {
+                        let reason = format!("it refuses this worker: {}", refusal.text.shown());
+                        self.turned_away(server, reason, effects);
                         return Ok(());
                     }
                     _ => {}

@@ -213,7 +213,7 @@ impl World {
             Effect::Connect { server } => {
                 if self.happens(self.mishaps.losses) {
                     let reason = "no".to_owned();
-                    self.local.push(Event::ConnectFailed { server, reason, fatal: false });
+                    self.local.push(Event::ConnectFailed { server, reason, obstacle: Obstacle::Passing });
                 } else {
                     self.local.push(Event::Connected { server });
                 }

@@ -200,7 +200,7 @@ fn a_server_is_looked_for_until_patience_ends() {
     rig.tick_after(Duration::ZERO);
     let failed = |rig: &mut Rig| {
         let reason = "refused".to_owned();
-        rig.on(Event::ConnectFailed { server: ServerId(0), reason, fatal: false })
+        rig.on(Event::ConnectFailed { server: ServerId(0), reason, obstacle: Obstacle::Passing })
     };
     let (mut attempts, mut told, mut waits) = (0, 0, 0);
     assert_eq!(failed(&mut rig).len(), 1);
@@ -239,7 +239,11 @@ fn an_attempt_that_waited_in_vain_for_longer_than_the_pause_is_followed_at_once(
     let mut rig = Rig::new(settings(2));
     assert!(rig.tick_after(Duration::ZERO).contains(&connect(0)));
     rig.now = rig.now.after(Duration::from_secs(5));
-    let failed = Event::ConnectFailed { server: ServerId(0), reason: "no answer".to_owned(), fatal: false };
+    let failed = Event::ConnectFailed {
+        server: ServerId(0),
+        reason: "no answer".to_owned(),
+        obstacle: Obstacle::Passing,
+    };
     assert!(rig.on(failed).contains(&connect(0)));
 }
 
@@ -252,7 +256,7 @@ fn a_server_that_appears_late_is_found() {
     rig.hear(0, ToPeer::Registered { has_values: true });
     for _ in 0..14 {
         let reason = "nobody there".to_owned();
-        rig.on(Event::ConnectFailed { server: ServerId(1), reason, fatal: false });
+        rig.on(Event::ConnectFailed { server: ServerId(1), reason, obstacle: Obstacle::Passing });
         rig.tick_after(Duration::from_secs(2));
         rig.hear(0, ToPeer::Renewed);
     }

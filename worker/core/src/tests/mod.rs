@@ -13,6 +13,7 @@ mod policies;
 mod regroup;
 mod silence;
 mod steps;
+mod unserved;
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ use slackline_core::wire::{
     ToPeer, ToServer, TransferHeader, TransferKind, Work,
 };
 
-use crate::{Effect, Event, Settings, Worker};
+use crate::{Effect, Event, Obstacle, Settings, Worker};
 
 pub(crate) const ONE: WorkerId = WorkerId(1);
 pub(crate) const FIRST_LIFE: Incarnation = Incarnation(5);

@@ -77,7 +77,14 @@ fn nonsense(dice: &mut Dice) -> Event {
     };
     match number(20) {
         0 | 1 => Event::Connected { server },
-        2 => Event::ConnectFailed { server, reason: String::new(), fatal: number(30) == 0 },
+        2 => {
+            let obstacle = match number(30) {
+                0 => Obstacle::Lasting,
+                1 => Obstacle::Own,
+                _ => Obstacle::Passing,
+            };
+            Event::ConnectFailed { server, reason: String::new(), obstacle }
+        }
         3 if number(5) == 0 => Event::Lost { server },
         4..=6 => Event::ValuesArrived { server, shard, request: number(9), served },
         7 | 8 => Event::BatchLoaded { batch: index },

@@ -33,7 +33,7 @@ fn to(server: u32, mut effects: Vec<Effect>) -> Vec<Effect> {
 
 fn failed(rig: &mut Rig, server: u32) -> Vec<Effect> {
     let (server, reason) = (ServerId(server), "nobody there".to_owned());
-    rig.on(Event::ConnectFailed { server, reason, fatal: false })
+    rig.on(Event::ConnectFailed { server, reason, obstacle: Obstacle::Passing })
 }
 
 /// A worker in its second iteration whose second push is out and whose third iteration pulls.

@@ -127,7 +127,7 @@ fn a_worker_that_is_told_to_end_waits_neither_for_ever_nor_for_a_server_that_is_
     rig.on(Event::Interrupt);
     rig.on(Event::Lost { server: ServerId(1) });
     let reason = "gone".to_owned();
-    rig.on(Event::ConnectFailed { server: ServerId(1), reason, fatal: false });
+    rig.on(Event::ConnectFailed { server: ServerId(1), reason, obstacle: Obstacle::Passing });
     let effects = rig.tick_after(Duration::from_secs(2));
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Send { message: ToServer::Leave(_), .. })));
 
