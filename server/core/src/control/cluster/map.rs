@@ -255,9 +255,10 @@ impl Map {
             let ring = |server: ServerId| (server.0 + count - primary.0 % count - 1) % count;
             let copies_at = |server| copies.get(&server).copied().unwrap_or(0);
             let has_room = |server: &&ServerId| **server != primary && copies_at(**server) < PLACES_MAX;
-            let chosen = staying.iter().filter(has_room).min_by_key(|server| {
-                (slot.shunned == Some(**server), copies_at(**server), ring(**server))
-            });
+            let chosen = staying
+                .iter()
+                .filter(has_room)
+                .min_by_key(|server| (slot.shunned == Some(**server), copies_at(**server), ring(**server)));
             if let Some(server) = chosen.copied() {
                 slot.place.backup = Some(Backup { server, in_step: false });
                 copies.entry(server).and_modify(|count| *count += 1);
