@@ -449,33 +449,4 @@ fn told_of(shard: ShardId, effect: HostEffect) -> Option<ControlEvent> {
 }
 
 #[cfg(test)]
-mod tests {
-    use slackline_core::ids::ServerId;
-
-    use super::*;
-    use crate::pair;
-    use crate::parts::control_settings;
-
-    #[tokio::test]
-    async fn a_shard_without_its_thread_fails_the_run() {
-        let folder = pair::key_folder();
-        let (control, events) = mpsc::channel(EVENTS_MAX);
-        let (word_sender, words) = mpsc::unbounded_channel();
-        let resolved = pair::resolved();
-        let identity = Identity::load(folder.path(), slackline_net::Role::Server).unwrap();
-        let surroundings = Arc::new(pair::surroundings(&folder, word_sender.clone()));
-        let shared = Arc::new(pair::shared(control, &surroundings));
-        let machine = Control::new(control_settings(ServerId(0), &resolved, 1), Moment(0));
-        let home = Home::new(&resolved, shared, surroundings, None);
-        let (_sender, signals) = Signals::by_hand();
-        let memory = Memory::default();
-        let daemon = Daemon::new((machine, Vec::new()), resolved, identity, home, None, memory, signals);
-        word_sender.send(Word::HasValues(ShardId(3))).unwrap();
-        word_sender.send(Word::Ended(ShardId(3))).unwrap();
-        let error = daemon.run(pair::listener(&folder), events, words).await.unwrap_err();
-        assert!(
-            !error.is_users() && error.to_string().contains("the thread of shard 3 has ended"),
-            "{error}"
-        );
-    }
-}
+mod tests;

@@ -4,12 +4,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use slackline_core::ids::SessionId;
 use slackline_core::limits::WORKER_COUNT_MAX;
 use slackline_net::{CloseCode, Connection, Handshake, Listener};
 use slackline_server_core::ControlEvent;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::session::{self, Shared};
@@ -38,7 +40,7 @@ pub(crate) async fn accept(listener: Arc<Listener>, shared: Arc<Shared>) {
         let Ok(place) = handshakes.clone().try_acquire_owned() else {
             let address = handshake.remote().to_string();
             handshake.refuse();
-            turned_away(&shared, address, format!("{HANDSHAKES_MAX} handshakes are under way")).await;
+            turned_away(&shared, address, format!("{HANDSHAKES_MAX} handshakes are under way"), true);
             continue;
         };
         last = last.next();
@@ -58,25 +60,51 @@ async fn take_in(
     match outcome {
         Ok(connection) => match sessions.try_acquire_owned() {
             Ok(_place) => session::serve(session, connection, shared).await,
-            Err(_) => turn_back(&connection, &shared).await,
+            Err(_) => turn_back(&connection, &shared),
         },
         Err(error) => {
             let text = format!("{} ({})", error.failure, error.reason);
-            turned_away(&shared, error.remote.to_string(), text).await;
+            turned_away(&shared, error.remote.to_string(), text, true);
         }
     }
 }
 
-async fn turn_back(connection: &Connection, shared: &Shared) {
+fn turn_back(connection: &Connection, shared: &Shared) {
     let text = format!("the server has its {SESSIONS_MAX} sessions");
     connection.close(CloseCode::Refused, &text);
-    turned_away(shared, connection.remote().to_string(), text).await;
+    turned_away(shared, connection.remote().to_string(), text, true);
 }
 
-/// For the count and the log. Waits when the control loop is behind: then nobody else is let in either.
-async fn turned_away(shared: &Shared, address: String, text: String) {
+/// For the count and the log. Never waits: whoever is turned away keeps nothing here, also where the control loop hears nobody for as long
+/// as its disk is full.
+pub(crate) fn turned_away(shared: &Shared, address: String, text: String, handshake: bool) {
+    let event = ControlEvent::TurnedAway { address, text, handshake };
     // The control loop is gone only when the process ends.
-    let _ = shared.control.send(ControlEvent::TurnedAway { address, text, handshake: true }).await;
+    if let Err(TrySendError::Full(_)) = shared.control.try_send(event) {
+        shared.unheard.count(handshake);
+    }
+}
+
+/// Those who were turned away while control's queue had no room for a word of each.
+#[derive(Debug, Default)]
+pub(crate) struct Unheard {
+    handshakes: AtomicU64,
+    malformed: AtomicU64,
+}
+
+impl Unheard {
+    fn count(&self, handshake: bool) {
+        let counter = if handshake { &self.handshakes } else { &self.malformed };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What control is to hear of them, once, and how many they are.
+    pub(crate) fn take(&self) -> Option<(ControlEvent, u64)> {
+        let [handshakes, malformed] =
+            [&self.handshakes, &self.malformed].map(|counter| counter.swap(0, Ordering::Relaxed));
+        let all = handshakes.saturating_add(malformed);
+        (all > 0).then_some((ControlEvent::TurnedAwayUnheard { handshakes, malformed }, all))
+    }
 }
 
 /// Kinds of lines that are told apart; peers have a part in the words, so there is a bound on them.
@@ -107,6 +135,11 @@ impl Repeats {
         Some(std::mem::take(&mut self.unsaid))
     }
 
+    /// So many more were left out.
+    pub(crate) const fn leave_out(&mut self, lines: u64) {
+        self.unsaid = self.unsaid.saturating_add(lines);
+    }
+
     /// Lines left out that no later line has said the number of, once a second has passed.
     pub(crate) fn take_unsaid(&mut self, now: Instant) -> Option<u64> {
         let is_due = self.said.is_none_or(|said| now.duration_since(said) >= AGAIN);
@@ -120,7 +153,42 @@ impl Repeats {
 
 #[cfg(test)]
 mod tests {
+    use slackline_net::{Connector, Identity, Role, Settings};
+    use tokio::sync::mpsc;
+
     use super::*;
+    use crate::pair;
+
+    // Found by reading: while control heard nobody, each handshake that failed kept a task and its words.
+    #[tokio::test]
+    async fn strangers_keep_nothing_here_while_control_hears_nobody_and_are_counted() {
+        let (folder, other) = (pair::key_folder(), pair::key_folder());
+        let (control, mut events) = mpsc::channel(1);
+        let (words, _heard) = mpsc::unbounded_channel();
+        let shared = Arc::new(pair::shared(control.clone(), &pair::surroundings(&folder, words)));
+        control.try_send(ControlEvent::Tick).unwrap();
+        let listener = Arc::new(pair::listener(&folder));
+        let accepting = tokio::spawn(accept(listener.clone(), shared.clone()));
+        let identity = Identity::load(other.path(), Role::Observer).unwrap();
+        let connector = Connector::new(&identity, &Settings::default()).unwrap();
+        let address = listener.local_address().to_string();
+        for _ in 0..3 {
+            assert!(connector.connect(&address, Duration::from_secs(20)).await.is_err());
+        }
+        let mut counted = 0;
+        while counted < 3 {
+            counted += shared.unheard.take().map_or(0, |(_, count)| count);
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(counted, 3);
+        // Nobody waits for control's queue, which hears each of them again when it has room.
+        assert_eq!(events.recv().await, Some(ControlEvent::Tick));
+        assert!(events.try_recv().is_err());
+        assert!(connector.connect(&address, Duration::from_secs(20)).await.is_err());
+        let told = events.recv().await;
+        assert!(matches!(told, Some(ControlEvent::TurnedAway { handshake: true, .. })), "{told:?}");
+        accepting.abort();
+    }
 
     // Every handshake of a stranger was a line of the log: a disk could be filled from outside.
     #[test]

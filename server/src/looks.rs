@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 
 use slackline_core::ids::{Moment, Sequence, ServerId, SessionId, ShardId, WorkerId};
 use slackline_core::limits::{STATUS_ROWS_MAX, WAIT_ROWS_MAX};
-use slackline_core::wire::{HeldRow, MemberRow, ShardRow, Status, ToPeer};
+use slackline_core::wire::{HeldRow, MemberRow, ShardRow, Status};
 use slackline_server_core::waits::{Journal, Wait, Waiting, merged, of_held, of_links, rows};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::directory::Outgoing;
 use crate::owner::{Note, Owner};
 use crate::session::Shared;
 
@@ -102,9 +101,7 @@ pub(crate) async fn send_status(session: SessionId, mut status: Status, shared: 
     }
     // The rows of all shards together must fit one message.
     status.held.truncate(STATUS_ROWS_MAX);
-    for _ in 0..shared.directory.end_status(session) {
-        shared.directory.send(session, Outgoing::Message(ToPeer::Status(Box::new(status.clone()))));
-    }
+    shared.directory.end_status(session, status);
 }
 
 /// Says every `every` what is waited for: each wait once with all its names, and what goes on in one line.

@@ -4,16 +4,18 @@ use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use slackline_core::config::{Config, Layer, Resolved, Value};
-use slackline_core::ids::{KeyRange, ServerId, ShardId};
-use slackline_core::wire::{Dtype, TransferHeader, TransferKind};
+use slackline_core::ids::{KeyRange, Moment, ServerId, ShardId};
+use slackline_core::wire::{Dtype, Status, TransferHeader, TransferKind, WaitRow};
 use slackline_net::{Connection, Connector, Identity, Listener, Role, Settings, keys};
-use slackline_server_core::ControlEvent;
+use slackline_server_core::{Control, ControlEvent};
 use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
 
 use crate::directory::Directory;
+use crate::door::Unheard;
 use crate::journal;
 use crate::links::{Addresses, Links};
+use crate::parts::control_settings;
 use crate::performer::Surroundings;
 use crate::session::Shared;
 use crate::words::Word;
@@ -86,7 +88,15 @@ pub(crate) fn shared(control: mpsc::Sender<ControlEvent>, surroundings: &Surroun
         config_hash: surroundings.config_hash,
         payload_max: 1 << 20,
         standstill: watch::Sender::default(),
+        unheard: Unheard::default(),
     }
+}
+
+/// A status of the smallest run, with so many waits in it.
+pub(crate) fn status(waits: usize) -> Status {
+    let mut status = Control::new(control_settings(ServerId(0), &resolved(), 1), Moment(0)).status(Moment(0));
+    status.waits = vec![WaitRow::new(Duration::ZERO, "a wait".to_owned()); waits];
+    status
 }
 
 /// A server's and an observer's end of one connection.

@@ -1,5 +1,7 @@
 //! One peer: its control messages in, its transfers in, and what it is sent.
 
+mod writing;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -7,8 +9,7 @@ use std::time::{Duration, Instant};
 use slackline_core::ids::{Sequence, SessionId, ShardId};
 use slackline_core::wire::{Status, ToPeer, ToServer, TransferHeader, TransferKind};
 use slackline_net::{
-    Arriving, CloseCode, Connection, ConnectionError, ControlReceiver, ControlSender, Gather, Role, Settings,
-    transfer,
+    Arriving, CloseCode, Connection, ConnectionError, ControlReceiver, Gather, Role, Settings, transfer,
 };
 use slackline_server_core::ControlEvent;
 use slackline_server_core::ShardEvent;
@@ -16,7 +17,8 @@ use slackline_server_core::shard::Push;
 use tokio::sync::{OnceCell, mpsc, watch};
 
 use crate::budget::{Budget, Room};
-use crate::directory::{Directory, OUTGOING_MAX, Outgoing, Values};
+use crate::directory::{Directory, OUTGOING_MAX, Outgoing};
+use crate::door::{self, Unheard};
 use crate::feeds;
 use crate::looks;
 use crate::owner::{Owner, Task};
@@ -38,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) payload_max: u64,
     /// What a status says while control waits for its memory and hears nobody.
     pub(crate) standstill: watch::Sender<Option<Standstill>>,
+    /// Those who were turned away without a word of each to control.
+    pub(crate) unheard: Unheard,
 }
 
 /// Control hears this no more: its loop has ended.
@@ -109,7 +113,6 @@ pub(crate) async fn serve(id: SessionId, connection: Connection, shared: Arc<Sha
     let arriving_room = Budget::new(shares.arriving, piece);
     shared.directory.insert(id, outgoing, connection.clone(), Budget::new(shares.leaving, piece));
     let Ok(unheard) = announce(id, &connection, &shared).await else { return };
-    let writer = tokio::spawn(write(connection.clone(), sender, waiting, shared.network));
     let logs = (connection.role() == Role::Server)
         .then(|| tokio::spawn(feeds::take_logs(connection.clone(), shared.clone())));
     let session = Arc::new(Session {
@@ -120,6 +123,7 @@ pub(crate) async fn serve(id: SessionId, connection: Connection, shared: Arc<Sha
         arriving_room,
         unheard: Mutex::new(unheard),
     });
+    let writer = tokio::spawn(session.clone().write(sender, waiting));
     let transfers = tokio::spawn(session.clone().take_transfers());
     let outcome = session.read(receiver).await;
     transfers.abort();
@@ -128,7 +132,7 @@ pub(crate) async fn serve(id: SessionId, connection: Connection, shared: Arc<Sha
         logs.abort();
     }
     if let Err(error) = outcome {
-        session.turn_away(&error).await;
+        session.turn_away(&error);
     }
     session.shared.directory.remove(id);
     // The writer still sends what was said before, then ends since its channel is closed.
@@ -233,16 +237,19 @@ impl Session {
     }
 
     /// A peer whose bytes have no meaning is cut off and counted; one whose connection was lost may come back.
-    async fn turn_away(&self, error: &ConnectionError) {
+    fn turn_away(&self, error: &ConnectionError) {
         let was_closed = matches!(error, ConnectionError::Closed { .. } | ConnectionError::ClosedHere);
         if error.is_lost() || was_closed {
             tracing::debug!(session = self.id.0, %error, "a connection is gone");
             return;
         }
-        let address = self.connection.remote().to_string();
-        let event = ControlEvent::TurnedAway { address, text: error.to_string(), handshake: false };
-        let _ = self.shared.control.send(event).await;
-        self.connection.close(CloseCode::Malformed, &error.to_string());
+        self.cut_off(error.to_string());
+    }
+
+    /// Says to the peer and to control that what came has no meaning.
+    fn cut_off(&self, text: String) {
+        self.connection.close(CloseCode::Malformed, &text);
+        door::turned_away(&self.shared, self.connection.remote().to_string(), text, false);
     }
 
     async fn take_transfers(self: Arc<Self>) {
@@ -256,10 +263,7 @@ impl Session {
                 if let Err(text) = outcome
                     && session.connection.is_open()
                 {
-                    let address = session.connection.remote().to_string();
-                    let event = ControlEvent::TurnedAway { address, text: text.clone(), handshake: false };
-                    let _ = session.shared.control.send(event).await;
-                    session.connection.close(CloseCode::Malformed, &text);
+                    session.cut_off(text);
                 }
             });
         }
@@ -351,42 +355,6 @@ impl Session {
         let gather = Gather::new(header, owner.buffer()).map_err(|error| error.to_string())?;
         Ok(Admitted { gather, room: Mutex::new(Some(room)), waited: asked.elapsed() })
     }
-}
-
-/// Sends what the session is given, in order; values of different shards go side by side.
-async fn write(
-    connection: Connection,
-    mut sender: ControlSender,
-    mut waiting: mpsc::Receiver<Outgoing>,
-    network: Settings,
-) {
-    while let Some(outgoing) = waiting.recv().await {
-        match outgoing {
-            Outgoing::Message(message) => {
-                if let Err(error) = sender.send(&message).await {
-                    tracing::debug!(%error, "a message did not go out");
-                    return;
-                }
-            }
-            // As many tasks at most as the session has places for values.
-            Outgoing::Values(outgoing) => {
-                let connection = connection.clone();
-                tokio::spawn(async move {
-                    let Values { header, values, _place } = *outgoing;
-                    if let Err(error) = transfer::send(&connection, header, &values, &network).await {
-                        tracing::debug!(%error, "values did not go out");
-                    }
-                });
-            }
-            Outgoing::Close(code, reason) => {
-                // The peer is to read what was said before it sees the end.
-                let _ = tokio::time::timeout(Duration::from_secs(1), sender.finish()).await;
-                connection.close(code, &reason);
-                return;
-            }
-        }
-    }
-    connection.close(CloseCode::Done, "");
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::daemon::{Daemon, EVENTS_MAX, Memory};
 use crate::directory::Directory;
+use crate::door::Unheard;
 use crate::error::ServerError;
 use crate::files::Results;
 use crate::frames::Assembler;
@@ -289,6 +290,7 @@ fn begin(
         config_hash: surroundings.config_hash,
         payload_max: payload_max(all.values().map(|settings| settings.keys)),
         standstill: watch::Sender::default(),
+        unheard: Unheard::default(),
     });
     if let Some(mut ledger) = found.ledger.take() {
         let snapshot = machine.0.state().map_err(|error| ServerError::Resume(error.to_string()))?;

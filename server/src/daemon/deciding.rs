@@ -18,6 +18,10 @@ impl Daemon {
 
     /// All events that are to be handled. What follows from them is done when they are kept, and not before.
     pub(super) async fn handle_next(&mut self) {
+        if let Some((event, count)) = self.shared().unheard.take() {
+            self.refusals.leave_out(count);
+            self.next.push_front(event);
+        }
         while !self.next.is_empty() && !self.is_deposed {
             self.cut_memory().await;
             let (kept, effects) = self.decide();

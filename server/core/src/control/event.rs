@@ -172,6 +172,13 @@ pub enum ControlEvent {
         /// Why.
         reason: String,
     },
+    /// So many more were turned away than there was room to say each of: while nothing is kept, nothing is heard.
+    TurnedAwayUnheard {
+        /// Handshakes that failed, or for which there was no room.
+        handshakes: u64,
+        /// Peers whose bytes were no message.
+        malformed: u64,
+    },
 }
 
 impl ControlEvent {
@@ -181,6 +188,7 @@ impl ControlEvent {
         matches!(
             self,
             Self::TurnedAway { .. }
+                | Self::TurnedAwayUnheard { .. }
                 | Self::Message {
                     message: ToServer::Pull(_)
                         | ToServer::PushNothing { .. }

@@ -268,6 +268,10 @@ impl Control {
                 *(if handshake { &mut self.refused.handshake } else { &mut self.refused.malformed }) += 1;
                 effects.push(ControlEffect::Notice(Notice::Refused { address, text }));
             }
+            ControlEvent::TurnedAwayUnheard { handshakes, malformed } => {
+                self.refused.handshake = self.refused.handshake.saturating_add(handshakes);
+                self.refused.malformed = self.refused.malformed.saturating_add(malformed);
+            }
             ControlEvent::HasValues { shard } => self.places.got_values(shard),
             ControlEvent::Tick => self.tick(now, effects),
             ControlEvent::Late { by } => {
