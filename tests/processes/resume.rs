@@ -125,7 +125,7 @@ fn a_run_that_goes_on_elsewhere_leaves_the_former_results_as_they_are() {
     assert_eq!(stage.run(&["keys", "init", "keys"]).code, 0);
     let (config, addresses) =
         (stage.write("run.toml", &configuration(BITS)), list(&[free_address(), free_address()]));
-    let (out, from) = (stage.text_path("other"), stage.text_path("broken"));
+    let (out, from) = (stage.text_path("other"), stage.text_path("broken/checkpoints"));
     let by_hand = ["server", &config, "--index", "0", "--set", &addresses, "--out", &out, "--resume", &from];
     for _ in 0..2 {
         let ended = stage.run(&by_hand);
