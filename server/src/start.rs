@@ -416,9 +416,15 @@ fn find(options: &ServerOptions, folder: &Path) -> Result<Found, ServerError> {
         }
         false => (None, None),
     };
-    let goes_on = is_again
-        || kept.as_ref().map_or(!holds.is_empty() && options.index != config.coordinator(), Kept::is_begun);
+    let coordinates = options.index == config.coordinator();
+    let goes_on = goes_on(coordinates.then_some(kept.as_ref()), is_again || !holds.is_empty());
     Ok(Found { goes_on, holds, ledger, kept })
+}
+
+/// Whether the run has begun: by what the coordinator has `kept`, where this is its server, and else by whether another process was here. A
+/// coordinator that was killed before its first snapshot has told nobody anything, and reads anew where the run goes on.
+fn goes_on(kept: Option<Option<&Kept>>, was_here: bool) -> bool {
+    kept.map_or(was_here, |kept| kept.is_some_and(Kept::is_begun))
 }
 
 /// Control, as it begins or goes on, and what it asks for at once.
@@ -467,4 +473,20 @@ fn position_of(manifest: Manifest) -> Result<Position, ServerError> {
 /// Bytes of the largest payload of a log.
 fn payload_max(keys: impl Iterator<Item = KeyRange>) -> u64 {
     keys.map(|keys| Assembler::new(ShardId(0), keys).payload_max()).max().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Found by reading: killed before it had kept anything, the coordinator of a resumed run began its data anew.
+    #[test]
+    fn a_coordinator_goes_on_with_a_snapshot_only_and_the_others_with_what_they_find() {
+        let begun = Kept { snapshot: Some(Vec::new()), ..Kept::default() };
+        for was_here in [false, true] {
+            assert!(!goes_on(Some(None), was_here) && !goes_on(Some(Some(&Kept::default())), was_here));
+            assert!(goes_on(Some(Some(&begun)), was_here));
+            assert_eq!(goes_on(None, was_here), was_here);
+        }
+    }
 }

@@ -51,7 +51,8 @@ impl Daemon {
                 _ => None,
             };
             let is_kept = self.control.is_kept(now, &event);
-            let record = self.memory.ledger.is_some().then(|| (self.control.moment(now), event.clone()));
+            let may_be_kept = self.memory.ledger.is_some() && (is_shared || is_kept);
+            let record = may_be_kept.then(|| (self.control.moment(now), event.clone()));
             let before = effects.len();
             self.control.handle(now, event, &mut effects);
             if let Some(session) = registers {
