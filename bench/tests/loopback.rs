@@ -65,3 +65,17 @@ fn many_pushes_leave_nothing_in_memory() {
     assert!(is_steady, "{said}{steady:#}");
     assert!(steady["pushes"].as_u64().unwrap() >= 20_000, "{steady:#}");
 }
+
+// Case 45: what a round takes while checkpoints are saved can only be measured where they are.
+#[test]
+fn checkpoints_are_made_beside_the_rounds_where_they_are_asked_for() {
+    let at = tempfile::tempdir().unwrap();
+    let place = format!("checkpoint.at={:?}", at.path());
+    let cell = ["--mib", "1", "--workers", "1", "--servers", "1", "--rounds", "40", "--repeats", "1"];
+    let (cells, is_well, said) =
+        loopback(&[&cell[..], &["--set", "checkpoint.every_clocks=5", "--set", &place]].concat());
+    assert!(is_well, "{said}");
+    let round = &cells[0]["round_ms"];
+    assert!(round["median"].as_f64().unwrap() <= round["p99"].as_f64().unwrap(), "{round}");
+    assert!(at.path().read_dir().unwrap().count() > 0, "no checkpoint was made");
+}

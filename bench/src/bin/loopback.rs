@@ -43,7 +43,7 @@ struct Plan {
     /// Repetitions of a cell, each with new processes.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    /// Set a key of the configuration, such as transport.streams=8; can be repeated.
+    /// Set a key of the configuration, such as transport.streams=8 or checkpoint.every_clocks=20; can be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
     /// Fail where a server had more memory than its state, what each worker may make it hold, and a tenth of both.

@@ -81,16 +81,16 @@ impl Figures {
 #[must_use]
 pub fn table(all: &[Figures]) -> String {
     let mut text = String::from(
-        "  MiB workers servers  push + pull, MB/s         ms a round                  processor s/GiB      server: state, peak, limit, MiB\n",
+        "  MiB workers servers  push + pull, MB/s         ms a round (99 of 100)              processor s/GiB      server: state, peak, limit, MiB\n",
     );
     for figures in all {
         let Cell { mib, workers, servers, .. } = figures.cell;
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{mib:>5} {workers:>7} {servers:>7}  {:<24}  {:<26}  {:<19}  {:.0}, {}, {:.0}",
+            "{mib:>5} {workers:>7} {servers:>7}  {:<24}  {:<34}  {:<19}  {:.0}, {}, {:.0}",
             Spread::show(figures.megabytes_per_second(), 0),
-            Spread::show(figures.round_milliseconds(), 1),
+            rounds(figures.round_milliseconds()),
             Spread::show(figures.processor_seconds_per_gib(), 2),
             mebibytes(figures.allowed.state),
             figures.server_peak_mib().map_or_else(|| "-".to_owned(), |peak| format!("{:.0}", peak.max)),
@@ -98,6 +98,11 @@ pub fn table(all: &[Figures]) -> String {
         );
     }
     text
+}
+
+fn rounds(spread: Option<Spread>) -> String {
+    let p99 = spread.map_or_else(String::new, |spread| format!(" ({:.1})", spread.p99));
+    Spread::show(spread, 1) + &p99
 }
 
 fn mebibytes(bytes: u64) -> f64 {

@@ -2,6 +2,8 @@
 //!
 //! It says `warm` when it has done its first rounds. For every `go N` on standard input it does N rounds, and says `done` with the
 //! microseconds that its pushes waited for servers and those that each round took. It ends when standard input does.
+//!
+//! Where checkpoints are made, it also tells the coordinator of every round, between the rounds, since their marks follow what is done.
 
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -12,8 +14,8 @@ use slackline_core::ids::{
     BatchIndex, Clock, Incarnation, KeyRange, Sequence, ServerId, ShardId, Version, WorkerId,
 };
 use slackline_core::wire::{
-    Ask, Dtype, Join, Pull, PullKind, PushOutcome, RefusalCode, Register, ToPeer, ToServer, TransferHeader,
-    TransferKind,
+    Ask, BatchResult, Dtype, Fate, Join, Pull, PullKind, PushOutcome, RefusalCode, Register, ToPeer,
+    ToServer, TransferHeader, TransferKind, Work,
 };
 use slackline_net::{
     Connection, Connector, ControlSender, Destination, Identity, NetworkThread, Role, Settings, SharedValues,
@@ -55,6 +57,7 @@ pub fn run(cell: &Cell, addresses: Vec<String>, keys: PathBuf) -> Result<(), Ben
         let mut worker = Worker::begin(&resolved, &addresses, &keys).await?;
         for _ in 0..WARM_ROUNDS {
             worker.round().await?;
+            worker.tell().await?;
         }
         Ok::<Worker, BenchError>(worker)
     };
@@ -72,6 +75,7 @@ pub fn run(cell: &Cell, addresses: Vec<String>, keys: PathBuf) -> Result<(), Ben
                 let began = Instant::now();
                 worker.round().await?;
                 took.push(began.elapsed().as_micros().to_string());
+                worker.tell().await?;
             }
             Ok::<(Worker, Vec<String>), BenchError>((worker, took))
         };
@@ -110,6 +114,10 @@ struct Worker {
     values: Destination,
     /// Rounds completed.
     clock: Clock,
+    /// The batch that this round stands for.
+    batch: BatchIndex,
+    /// Whether the coordinator is told of every round.
+    tells: bool,
     /// Microseconds that pushes waited for servers since that was said last.
     busy_us: u64,
 }
@@ -141,6 +149,8 @@ impl Worker {
             gradient: SharedValues::from(vec![1.0; flat.len as usize]),
             values,
             clock: Clock(0),
+            batch: BatchIndex(0),
+            tells: config.checkpoint.every.is_some(),
             busy_us: 0,
         };
         for (server, address) in addresses.iter().enumerate() {
@@ -231,14 +241,7 @@ impl Worker {
     /// Asks for work, which no worker is given before all have asked; then pulls for the first time, which the servers hold until
     /// they have values.
     async fn await_others(&mut self) -> Result<(), BenchError> {
-        let ask = Ask { clock: self.clock, results: Vec::new(), report: None };
-        self.send(0, &ToServer::Ask(ask)).await?;
-        loop {
-            match self.message().await? {
-                ToPeer::Work(_) => break,
-                other => welcome_only(&other)?,
-            }
-        }
+        self.ask(Vec::new()).await?;
         for index in 0..self.shards.len() {
             self.shards[index].awaits = (true, false);
             self.pull(index).await?;
@@ -260,6 +263,29 @@ impl Worker {
         self.settle().await
     }
 
+    /// Tells the coordinator of the round that is done, where it has need of that.
+    async fn tell(&mut self) -> Result<(), BenchError> {
+        if !self.tells {
+            return Ok(());
+        }
+        let clock = Clock(self.clock.0 - 1);
+        let (number, batch, fate) = (self.clock.0, self.batch, Fate::Done { compute_us: 0 });
+        self.ask(vec![BatchResult { number, batch, clock, fate }]).await
+    }
+
+    /// Asks for work, and waits for it.
+    async fn ask(&mut self, results: Vec<BatchResult>) -> Result<(), BenchError> {
+        let ask = Ask { clock: self.clock, results, report: None };
+        self.send(0, &ToServer::Ask(ask)).await?;
+        loop {
+            match self.message().await? {
+                ToPeer::Work(Work::Batch { batch, .. }) => break self.batch = batch,
+                other => welcome_only(&other)?,
+            }
+        }
+        Ok(())
+    }
+
     fn transfer(&self, shard: &Shard, kind: TransferKind, values: SharedValues) {
         let (worker, incarnation) = self.member;
         let sequence = if kind == TransferKind::Push { Sequence(self.clock.0 + 1) } else { Sequence(0) };
@@ -272,7 +298,7 @@ impl Worker {
             sequence,
             clock: self.clock,
             version: shard.version,
-            batch: BatchIndex(self.clock.0),
+            batch: self.batch,
             lead: 0,
             samples: 1,
             stripe_count: 1,
