@@ -199,9 +199,10 @@ impl Daemon {
         if let Some(linking) = linking {
             linking.abort();
         }
-        let (code, why) = self.last_word();
         self.hand_over().await;
+        let (code, why) = self.last_word();
         self.farewell(code, why, &mut events).await;
+        self.let_go().await;
         self.forget();
         self.home.surroundings.links.close().await;
         listener.close(code, why).await;

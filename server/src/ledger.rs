@@ -63,10 +63,11 @@ pub enum LedgerError {
         /// Its whole name.
         row: String,
     },
-    /// Somebody leads who is no candidate of this cluster.
+    /// Somebody leads, or has left a run to go on with, who is no candidate of this cluster.
     #[error(
         "another cluster of the same configuration keeps its run at {rows} in etcd (its coordinator is at {at}, which is not in cluster.coordinators): \
-         give each cluster a prefix of its own, etcd://HOST:PORT/PREFIX"
+         give each cluster a prefix of its own, etcd://HOST:PORT/PREFIX; if it is this cluster, and all its candidates have moved at once, leave one \
+         of the former addresses in the list"
     )]
     OtherCluster {
         /// What the names of its rows begin with.
@@ -142,12 +143,12 @@ impl Ledger {
         }
     }
 
-    /// Lets it go. `over` says how the run ended, to those who stand by; none where somebody is to go on with it. Whether nobody can go on,
-    /// so that it may be removed, is `forget`.
+    /// Says how the run ended, to those who stand by: each ends with it once all servers are told. Whether nobody can go on with the run, so
+    /// that what was kept may be removed, is `forget`.
     ///
     /// # Errors
     /// [`LedgerError`]; nothing can be done about it any more.
-    pub(crate) async fn close(self, over: Option<&str>, forget: bool) -> Result<(), LedgerError> {
+    pub(crate) async fn end(&mut self, over: &str, forget: bool) -> Result<(), LedgerError> {
         match self {
             Self::Local(_) => {
                 // Nobody stands by, and its files go with the folder.
@@ -155,7 +156,28 @@ impl Ledger {
                 Ok(())
             }
             #[cfg(feature = "etcd")]
-            Self::Etcd(store) => store.close(over, forget).await,
+            Self::Etcd(store) => store.end(over, forget).await,
+        }
+    }
+
+    /// Says that all servers have heard how the run ended.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; then whoever stands by tells them once more.
+    pub(crate) async fn say_told(&mut self) -> Result<(), LedgerError> {
+        match self {
+            Self::Local(_) => Ok(()),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(store) => store.say_told().await,
+        }
+    }
+
+    /// Lets it go: whoever stands by may take it up.
+    pub(crate) async fn close(self) {
+        match self {
+            Self::Local(_) => {}
+            #[cfg(feature = "etcd")]
+            Self::Etcd(store) => store.close().await,
         }
     }
 

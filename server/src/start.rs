@@ -193,7 +193,7 @@ pub(crate) fn work(
 fn give_up(net: &NetworkThread, found: Found) {
     if let Some(ledger) = found.ledger {
         // An etcd that does not hear it lets the leadership go when nobody renews it.
-        let _ = net.block_on(ledger.close(None, false));
+        let _ = net.block_on(ledger.close());
     }
 }
 

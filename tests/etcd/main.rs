@@ -3,10 +3,14 @@
 //! Where no etcd is installed (Debian's `etcd-server`), each test says so and has nothing to show.
 #![allow(clippy::unwrap_used)]
 
+mod checkpoints;
 #[path = "../processes/cluster.rs"]
 #[allow(dead_code, reason = "the tests of the other target use the rest")]
 mod cluster;
+mod endings;
 mod keeper;
+mod keys;
+mod prefixes;
 #[path = "../processes/process.rs"]
 #[allow(dead_code, reason = "the tests of the other target use the rest")]
 mod process;
@@ -46,8 +50,12 @@ struct Apart<'a> {
 
 impl<'a> Apart<'a> {
     fn start(stage: &'a Stage, keeper: &Keeper) -> Self {
-        let cluster = servers(stage, keeper);
-        let candidates = (0..2).map(|index| candidate(&cluster, index)).collect();
+        Self::start_with(stage, &settings(keeper, &[]))
+    }
+
+    fn start_with(stage: &'a Stage, settings: &[(String, String)]) -> Self {
+        let cluster = Cluster::start(stage, &borrowed(settings));
+        let candidates = (0..2).map(|index| candidate(&cluster, index, &[])).collect();
         let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
         Self { cluster, candidates, workers }
     }
@@ -74,21 +82,27 @@ impl<'a> Apart<'a> {
     }
 }
 
-/// The servers alone.
-fn servers<'a>(stage: &'a Stage, keeper: &Keeper) -> Cluster<'a> {
-    let store = format!("\"{}\"", keeper.url());
-    let addresses = [free_address(), free_address()];
-    let coordinators = format!("{addresses:?}");
+/// The long run with its memory in this etcd, two candidates for its coordinator, and `over` over it.
+fn settings(keeper: &Keeper, over: &[(&str, &str)]) -> Vec<(String, String)> {
+    let store = format!("{:?}", keeper.url());
+    let coordinators = format!("{:?}", [free_address(), free_address()]);
     let keys = [("cluster.store", store.as_str()), ("cluster.coordinators", coordinators.as_str())];
-    Cluster::start(stage, &[LONG, PACED, &keys].concat())
+    let is_own = |(key, _): &&(&str, &str)| over.iter().all(|(other, _)| other != key);
+    let all = [LONG, PACED, &keys].concat();
+    let all = all.iter().filter(is_own).chain(over);
+    all.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-fn candidate(cluster: &Cluster<'_>, index: usize) -> Process {
+fn borrowed(settings: &[(String, String)]) -> Vec<(&str, &str)> {
+    settings.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
+}
+
+fn candidate(cluster: &Cluster<'_>, index: usize, more: &[&str]) -> Process {
     let (number, out) = (index.to_string(), format!("out{index}"));
     let list = list(&cluster.addresses);
     let arguments =
         ["coordinator", &cluster.config, "--log", "info", "--index", &number, "--set", &list, "--out", &out];
-    cluster.stage.start(&format!("candidate {index}"), &arguments)
+    cluster.stage.start(&format!("candidate {index}"), &[&arguments, more].concat())
 }
 
 #[test]
@@ -180,15 +194,16 @@ fn an_etcd_of_three_may_lose_the_member_that_leads_it() {
 fn a_candidate_that_cannot_begin_gives_the_leadership_back_and_a_signal_ends_each() {
     let Some(keeper) = Keeper::start() else { return };
     let stage = Stage::new();
-    let cluster = servers(&stage, &keeper);
+    let settings = settings(&keeper, &[]);
+    let cluster = Cluster::start(&stage, &borrowed(&settings));
     stage.write("out0", "a file where its results should go");
-    let failed = candidate(&cluster, 0).end();
+    let failed = candidate(&cluster, 0, &[]).end();
     assert!(failed.code != 0 && failed.error.contains("out0"), "{}", failed.error);
-    let leader = candidate(&cluster, 1);
+    let leader = candidate(&cluster, 1, &[]);
     leader.line(" leads");
     assert!(!leader.has_said("stands by"), "nobody has to wait for the end of a lease");
     std::fs::remove_file(stage.path("out0")).unwrap();
-    let other = candidate(&cluster, 0);
+    let other = candidate(&cluster, 0, &[]);
     other.line("stands by");
     for candidate in [other, leader] {
         candidate.signal(Signal::SIGTERM);

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::Daemon;
 use crate::directory::Outgoing;
-use crate::ledger::FAILED;
+use crate::ledger::{FAILED, LedgerError};
 use crate::{journal, peers};
 
 /// How long the end waits for peers to read what they were told.
@@ -27,24 +27,54 @@ impl Daemon {
         }
     }
 
-    /// Lets go what is kept of the run, with how it ended, so that whoever stands by goes on or ends, and forgets it where nobody can go on.
+    /// Says how the run ended, where it did, so that whoever stands by ends too, and forgets it where nobody can go on. Where it goes on,
+    /// another one may lead from now on.
     pub(super) async fn hand_over(&mut self) {
         let over = self.end.as_ref().map(|end| match end {
             End::Complete => "the run is complete".to_owned(),
             End::Stopped(reason) => format!("the run was stopped: {reason}"),
             End::Failed(reason) | End::Refused(reason) => format!("{FAILED}{reason}"),
         });
-        let Some(ledger) = self.memory.ledger.take().filter(|_| !self.is_deposed) else { return };
+        let Some(mut ledger) = self.memory.ledger.take().filter(|_| !self.is_deposed) else { return };
+        let Some(over) = over else {
+            tokio::select! {
+                () = ledger.close() => {}
+                _ = self.signals.recv() => self.is_interrupted = true,
+            }
+            return;
+        };
         let forget = self.is_of_no_use();
         let outcome = tokio::select! {
-            outcome = ledger.close(over.as_deref(), forget) => outcome,
+            outcome = ledger.end(&over, forget) => outcome,
             _ = self.signals.recv() => {
                 self.is_interrupted = true;
                 return tracing::warn!("ends at once; candidates that stand by may not be told that the run is over");
             }
         };
-        if let Err(error) = outcome {
-            tracing::warn!("{error}; candidates that stand by are not told that the run is over");
+        match outcome {
+            // It leads until the servers are told: who takes its place before that tells them.
+            Ok(()) => self.memory.ledger = Some(ledger),
+            Err(error) => {
+                // Whoever leads now finds the same end in what was kept, and says it.
+                self.is_deposed = matches!(error, LedgerError::Deposed);
+                tracing::warn!("{error}; candidates that stand by are not told that the run is over");
+                ledger.close().await;
+            }
+        }
+    }
+
+    /// All servers are told that the run is over, as far as they can be: nobody has to do it again, and whoever stands by ends.
+    pub(super) async fn let_go(&mut self) {
+        let Some(mut ledger) = self.memory.ledger.take() else { return };
+        let told = async {
+            if let Err(error) = ledger.say_told().await {
+                tracing::warn!("{error}; a candidate that stands by tells the servers once more that the run is over");
+            }
+            ledger.close().await;
+        };
+        tokio::select! {
+            () = told => {}
+            _ = self.signals.recv() => self.is_interrupted = true,
         }
     }
 

@@ -6,24 +6,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slackline_core::config::{Etcd, Resolved, Store as Setting, timers};
-use slackline_net::{CloseCode, Handshake, Identity, Listener, NetworkThread, Role, Settings};
-use tokio::sync::{Semaphore, watch};
+use slackline_core::ids::ServerId;
+use slackline_net::{Identity, Listener, NetworkThread, Role, Settings};
+use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::caller::Caller;
+use super::callers::{Answer, answer};
 use super::leadership::Campaign;
-use super::protocol::{
-    Compare, RANGE, RangeRequest, RangeResponse, RequestOp, TXN, TxnRequest, TxnResponse, after,
-};
+use super::protocol::{Compare, KeyValue, RequestOp, TXN, TxnRequest, TxnResponse, after};
 use super::{EtcdError, Leadership, Rows, Store};
 use crate::error::ServerError;
 use crate::ledger::{FAILED, Kept, Ledger, LedgerError};
 use crate::links::Addresses;
+use crate::peers;
 use crate::signals::Signals;
 use crate::start::{Ended, Found, Ground, Keeps, ServerOptions, work};
-
-/// Peers that are turned away at once; more wait.
-const TURNED_AWAY_AT_ONCE: usize = 64;
 
 /// Members of etcd that a call can ask, one after the other, within the life of a leadership.
 const PATIENCE: u32 = 2;
@@ -64,8 +62,36 @@ enum Stood {
 /// What a leader begins with: what it writes to, what was kept, and what turns true when it leads no more.
 type Lead = (Store, Option<Kept>, watch::Receiver<bool>);
 
-/// What a campaign ends with: this candidate leads, or the run is over, with why.
-type Outcome = Result<Lead, String>;
+/// What a campaign ends with.
+enum Won {
+    /// This candidate leads.
+    Leads(Box<Lead>),
+    /// The run is over, with how it ended. Where whoever led has not told all servers before it died, that is left to this candidate,
+    /// which leads for as long as it does.
+    Over(String, Option<Leadership>),
+}
+
+/// What etcd has of how the run ended.
+#[derive(Default)]
+struct Ending {
+    how: Option<KeyValue>,
+    /// Whether all servers have heard of it.
+    is_told: bool,
+}
+
+impl Ending {
+    /// The revision in which it was written; 0 for none.
+    fn revision(&self) -> i64 {
+        self.how.as_ref().map_or(0, |row| row.mod_revision)
+    }
+
+    /// How it ended, where that is an end of this candidate's own time: what everybody had heard of at the first look, whose revision is
+    /// `before`, is of an earlier run.
+    fn of_this_run(self, before: i64) -> Option<String> {
+        let is_new = self.revision() != before;
+        self.how.filter(|_| is_new).map(|row| String::from_utf8_lossy(&row.value).into_owned())
+    }
+}
 
 /// Who stands by, and for what.
 struct Standing {
@@ -74,12 +100,23 @@ struct Standing {
     rows: Rows,
     name: String,
     lasts: Duration,
-    /// Where candidates of this cluster are: whoever leads is one of them.
-    coordinators: Vec<String>,
+    cluster: Cluster,
     /// The revision of the row `over` that was there before this process: it is of an earlier run.
     over: Option<i64>,
-    /// What was said last, so that each thing is said once; whoever is turned away hears it too.
-    said: watch::Sender<String>,
+    /// What was said last, so that each thing is said once; whoever calls hears it too.
+    said: watch::Sender<Answer>,
+}
+
+/// Those whom a candidate speaks with.
+#[derive(Clone)]
+struct Cluster {
+    /// Where candidates of this cluster are: whoever leads is one of them.
+    coordinators: Vec<String>,
+    servers: Vec<String>,
+    coordinator: ServerId,
+    lease: Duration,
+    identity: Identity,
+    network: Settings,
 }
 
 /// Runs a candidate until the run is over or a signal ends it; blocks the calling thread.
@@ -99,6 +136,14 @@ pub fn coordinate(options: CandidateOptions) -> Result<Ended, ServerError> {
     let identity = Identity::load(&keys, Role::Server)?;
     let lease = Duration::from_secs_f64(config.cluster.lease_s);
     let network = Settings::new(&config.transport, lease);
+    let cluster = Cluster {
+        coordinators: config.cluster.coordinators.clone(),
+        servers: config.cluster.addresses.clone(),
+        coordinator: config.coordinator(),
+        lease,
+        identity: identity.clone(),
+        network,
+    };
     let (mut ready, mut over, mut fresh) = (Some(ready), None, wants_fresh);
     while !signals.has_come() {
         let net = NetworkThread::start("coordinator")?;
@@ -112,26 +157,30 @@ pub fn coordinate(options: CandidateOptions) -> Result<Ended, ServerError> {
             "candidate {index}{AT}{}",
             config.cluster.coordinators.get(index).unwrap_or(&bind.to_string())
         );
-        let standing = (
-            etcd.clone(),
-            Rows::new(&etcd.prefix, resolved.hash()),
-            name.clone(),
-            timers::store_lease(lease),
-            config.cluster.coordinators.clone(),
-            signals.clone(),
-        );
+        let caller = {
+            let _within = net.handle().enter();
+            Caller::new(etcd, timers::store_lease(lease) / PATIENCE)?
+        };
+        let mut standing = Standing {
+            etcd: etcd.clone(),
+            caller,
+            rows: Rows::new(&etcd.prefix, resolved.hash()),
+            name: name.clone(),
+            lasts: timers::store_lease(lease),
+            cluster: cluster.clone(),
+            over,
+            said: watch::Sender::default(),
+        };
         if let Some(ready) = ready.take() {
             ready(bind);
         }
+        let signalled = signals.clone();
         let (stood, found_over) = net.block_on(async move {
-            let (etcd, rows, name, lasts, coordinators, signals) = standing;
-            let caller = Caller::new(&etcd, lasts / PATIENCE)?;
-            let said = watch::Sender::default();
-            let mut standing = Standing { etcd, caller, rows, name, lasts, coordinators, over, said };
-            let stood = standing.stand_by(listener, fresh, signals).await?;
-            Ok::<_, ServerError>((stood, standing.over))
-        })??;
+            let stood = standing.stand_by(listener, fresh, signalled).await;
+            (stood, standing.over)
+        })?;
         (over, fresh) = (found_over, false);
+        let stood = stood?;
         let (listener, (store, kept, lost)) = match stood {
             Stood::Leads(leads) => *leads,
             // It ends as the one who led.
@@ -176,7 +225,7 @@ pub fn coordinate(options: CandidateOptions) -> Result<Ended, ServerError> {
 }
 
 impl Standing {
-    /// Turns everyone away until this candidate leads, the run is over or a signal comes.
+    /// Turns everyone away until this candidate leads, the run is over and all are told, or a signal comes.
     async fn stand_by(
         &mut self,
         listener: Listener,
@@ -184,34 +233,57 @@ impl Standing {
         mut signals: Signals,
     ) -> Result<Stood, ServerError> {
         let listener = Arc::new(listener);
-        let turning = tokio::spawn(turn_away(listener.clone(), self.said.subscribe()));
+        let answering = tokio::spawn(answer(listener.clone(), self.said.subscribe()));
+        let won = async {
+            let won = self.campaign(fresh).await?;
+            if let Won::Over(how, leadership) = won {
+                if let Some(leadership) = leadership {
+                    self.tell_all(&how, leadership).await;
+                }
+                return Ok(Won::Over(how, None));
+            }
+            Ok::<_, ServerError>(won)
+        };
         let won = tokio::select! {
             biased;
             _ = signals.recv() => return Ok(Stood::Interrupted),
-            won = self.campaign(fresh) => won?,
+            won = won => won?,
         };
-        turning.abort();
+        answering.abort();
         // Its handle goes with the task: then this is the only one.
-        let _ = turning.await;
+        let _ = answering.await;
         Ok(match won {
-            Ok(lead) => match Arc::try_unwrap(listener) {
-                Ok(listener) => Stood::Leads(Box::new((listener, lead))),
+            Won::Leads(lead) => match Arc::try_unwrap(listener) {
+                Ok(listener) => Stood::Leads(Box::new((listener, *lead))),
                 Err(_) => {
                     return Err(ServerError::Etcd(
                         "the listener is in use: a fault of this program".to_owned(),
                     ));
                 }
             },
-            Err(over) => Stood::Over(over),
+            Won::Over(over, _) => Stood::Over(over),
         })
     }
 
-    /// Campaigns until it is won and what was kept is read, or the run is over, which is what the inner error says.
-    async fn campaign(&mut self, fresh: bool) -> Result<Outcome, ServerError> {
+    /// Does what is left of a run that is over, in the place of whoever led it: tells the servers, and for a lease whoever calls. A worker or
+    /// server that lost its coordinator calls several times within it.
+    async fn tell_all(&mut self, how: &str, mut leadership: Leadership) {
+        tracing::warn!("{}: {how}, and whoever led it was lost before the servers were told: it tells them", self.name);
+        let Cluster { servers, coordinator, lease, identity, network, .. } = &self.cluster;
+        self.said.send_replace(Answer::Over { server: *coordinator, how: how.to_owned() });
+        tokio::join!(peers::stop(servers, identity, network, "the run is over"), sleep(*lease));
+        if let Err(error) = leadership.say_told(&self.rows).await {
+            tracing::warn!("{}: {error}; another candidate tells the servers once more", self.name);
+        }
+        leadership.resign().await;
+    }
+
+    /// Campaigns until it is won and what was kept is read, or the run is over.
+    async fn campaign(&mut self, fresh: bool) -> Result<Won, ServerError> {
         let mut fresh = fresh;
         loop {
             match self.attempt(&mut fresh).await {
-                Ok(Some(outcome)) => return Ok(outcome),
+                Ok(Some(won)) => return Ok(won),
                 Ok(None) => {}
                 Err(error @ (LedgerError::Unreadable { .. } | LedgerError::OtherCluster { .. })) => {
                     return Err(error.into());
@@ -229,40 +301,61 @@ impl Standing {
     }
 
     /// One look at etcd.
-    async fn attempt(&mut self, fresh: &mut bool) -> Result<Option<Outcome>, LedgerError> {
+    async fn attempt(&mut self, fresh: &mut bool) -> Result<Option<Won>, LedgerError> {
         let failed = |error: EtcdError| LedgerError::Etcd(error.to_string());
-        let range = RangeRequest::key(&self.rows.over());
-        let found: RangeResponse = self.caller.call(RANGE, &range).await.map_err(failed)?;
-        let over = found.kvs.into_iter().next();
-        let revision = over.as_ref().map_or(0, |row| row.mod_revision);
-        // What is there at the first look is of a run before this process.
-        let before = *self.over.get_or_insert(revision);
-        if let Some(row) = over.filter(|_| before != revision) {
-            return Ok(Some(Err(String::from_utf8_lossy(&row.value).into_owned())));
+        let ending = self.ending().await.map_err(failed)?;
+        let (revision, is_told) = (ending.revision(), ending.is_told);
+        // An end that nobody was told of is still to be told, whoever led it; but whoever begins anew has done with it.
+        let before = *self.over.get_or_insert(if is_told || *fresh { revision } else { 0 });
+        let over = ending.of_this_run(before);
+        if let (Some(how), true) = (&over, is_told) {
+            return Ok(Some(Won::Over(how.clone(), None)));
         }
-        if *fresh {
-            self.forget().await.map_err(failed)?;
-            *fresh = false;
-        }
-        let campaign = Leadership::campaign(self.caller.clone(), &self.rows, &self.name, self.lasts);
-        match campaign.await.map_err(failed)? {
-            Campaign::Led(by) => {
-                if let Some(at) = stranger(&by, &self.coordinators) {
+        let is_gone = std::mem::take(fresh) && self.forget().await.inspect_err(|_| *fresh = true).map_err(failed)?;
+        let (seen, as_who) = (if is_gone { 0 } else { revision }, (self.name.as_str(), self.lasts));
+        let campaign = Leadership::campaign(self.caller.clone(), &self.rows, as_who, seen);
+        match (campaign.await.map_err(failed)?, over) {
+            (Campaign::Led(by), over) => {
+                if let Some(at) = stranger(&by, &self.cluster.coordinators) {
                     return Err(LedgerError::OtherCluster { rows: self.rows.all().to_owned(), at });
                 }
-                self.say(format!("{} stands by: {by} leads", self.name));
+                self.say(match over {
+                    Some(how) => format!("{} stands by: {how}, and {by} tells the servers", self.name),
+                    None => format!("{} stands by: {by} leads", self.name),
+                });
                 Ok(None)
             }
-            Campaign::Won(leadership) => {
+            (Campaign::Changed, _) => Ok(None),
+            (Campaign::Won(leadership), Some(how)) => Ok(Some(Won::Over(how, Some(leadership)))),
+            (Campaign::Won(leadership), None) => {
                 let lost = leadership.lost();
-                let opened = Store::open(self.caller.clone(), self.rows.clone(), leadership).await?;
-                Ok(Some(Ok((opened.0, opened.1, lost))))
+                let (caller, rows) = (self.caller.clone(), self.rows.clone());
+                let opened = Store::open(caller, rows, self.cluster.coordinators.clone(), leadership).await?;
+                Ok(Some(Won::Leads(Box::new((opened.0, opened.1, lost)))))
             }
         }
     }
 
-    /// Removes what is kept of the run, unless somebody leads it.
-    async fn forget(&mut self) -> Result<(), EtcdError> {
+    /// How the run ended, where it did, both rows as they are at one moment.
+    async fn ending(&mut self) -> Result<Ending, EtcdError> {
+        let rows = [self.rows.over(), self.rows.told()];
+        let look = TxnRequest {
+            compare: Vec::new(),
+            success: rows.iter().map(|row| RequestOp::get(row)).collect(),
+            failure: Vec::new(),
+        };
+        let found: TxnResponse = self.caller.call(TXN, &look).await?;
+        let mut found = found.responses.into_iter().map(|response| {
+            let range = response.range.unwrap_or_default();
+            range.kvs.into_iter().next()
+        });
+        let (how, told) = (found.next().flatten(), found.next().flatten());
+        let revision = how.as_ref().map_or(0, |row| row.mod_revision);
+        Ok(Ending { how, is_told: told.is_some_and(|told| told.mod_revision > revision) })
+    }
+
+    /// Removes what is kept of the run, unless somebody leads it. Whether it is gone.
+    async fn forget(&mut self) -> Result<bool, EtcdError> {
         let all = self.rows.all();
         let transaction = TxnRequest {
             compare: vec![Compare::created(&self.rows.leader(), 0)],
@@ -273,13 +366,16 @@ impl Standing {
         if !done.succeeded {
             tracing::warn!("--fresh: {} is led by another candidate: nothing is removed", self.name);
         }
-        Ok(())
+        Ok(done.succeeded)
     }
 
     fn say(&mut self, text: String) {
-        if *self.said.borrow() != text {
-            tracing::info!("{text}");
-            self.said.send_replace(text);
+        let answer = Answer::StandsBy(text);
+        if *self.said.borrow() != answer {
+            if let Answer::StandsBy(text) = &answer {
+                tracing::info!("{text}");
+            }
+            self.said.send_replace(answer);
         }
     }
 }
@@ -288,30 +384,6 @@ impl Standing {
 fn stranger(by: &str, coordinators: &[String]) -> Option<String> {
     let (_, at) = by.split_once(AT)?;
     (!coordinators.iter().any(|own| own == at)).then(|| at.to_owned())
-}
-
-/// Tells whoever connects that this candidate does not lead, so that the next one is tried at once.
-async fn turn_away(listener: Arc<Listener>, said: watch::Receiver<String>) {
-    let places = Arc::new(Semaphore::new(TURNED_AWAY_AT_ONCE));
-    while let Some(handshake) = listener.accept().await {
-        let Ok(place) = places.clone().try_acquire_owned() else {
-            handshake.refuse();
-            continue;
-        };
-        let why = said.borrow().clone();
-        tokio::spawn(async move {
-            turn_one_away(handshake, &why).await;
-            drop(place);
-        });
-    }
-}
-
-async fn turn_one_away(handshake: Handshake, why: &str) {
-    // Whoever has no certificate of this cluster learns nothing.
-    if let Ok(connection) = handshake.complete().await {
-        let why = if why.is_empty() { "this candidate for the coordinator stands by" } else { why };
-        connection.close(CloseCode::StandsBy, why);
-    }
 }
 
 #[cfg(test)]

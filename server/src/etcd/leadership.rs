@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::caller::Caller;
 use super::protocol::{
-    Compare, LEASE_GRANT, LEASE_REVOKE, Lease, LeaseGrantRequest, LeaseId, Nothing, RANGE, RangeRequest,
+    Compare, KeyValue, LEASE_GRANT, LEASE_REVOKE, Lease, LeaseGrantRequest, LeaseId, Nothing, RANGE, RangeRequest,
     RangeResponse, RequestOp, TXN, TxnRequest, TxnResponse,
 };
 use super::{EtcdError, Rows};
@@ -24,6 +24,8 @@ pub(crate) enum Campaign {
     Won(Leadership),
     /// Another one does; what it calls itself.
     Led(String),
+    /// Nobody does, and how the run ended is not what this candidate has seen of it any more: it must look again.
+    Changed,
 }
 
 /// This candidate leads, until it says otherwise or is deposed.
@@ -38,15 +40,16 @@ pub(crate) struct Leadership {
 }
 
 impl Leadership {
-    /// Makes the row, if there is none. `name` is what others are told of who leads.
+    /// Makes the row, if there is none. `name` is what others are told of who leads; `over` is the revision of the row of that name that this
+    /// candidate has seen, 0 for none: whoever led may have ended the run since, and another one must not begin.
     ///
     /// # Errors
     /// [`EtcdError`]; then no row is there, or one that goes with its lease.
     pub(crate) async fn campaign(
         mut caller: Caller,
         rows: &Rows,
-        name: &str,
-        lasts: Duration,
+        (name, lasts): (&str, Duration),
+        over: i64,
     ) -> Result<Campaign, EtcdError> {
         let leader = rows.leader();
         // A look costs etcd no write; most of the time it is all that is needed.
@@ -58,7 +61,7 @@ impl Leadership {
         let ttl = i64::try_from(lasts.as_secs()).unwrap_or(i64::MAX);
         let lease: Lease = caller.call(LEASE_GRANT, &LeaseGrantRequest { ttl }).await?;
         let made = TxnRequest {
-            compare: vec![Compare::created(&leader, 0)],
+            compare: vec![Compare::created(&leader, 0), Compare::modified(&rows.over(), over)],
             success: vec![RequestOp::put(&leader, name, lease.id), RequestOp::get(&leader)],
             failure: vec![RequestOp::get(&leader)],
         };
@@ -75,10 +78,8 @@ impl Leadership {
                 // Where the answer was lost the row may be there: it goes with the lease, now or when nobody renews it.
                 let _: Result<Nothing, EtcdError> =
                     caller.call(LEASE_REVOKE, &LeaseId { id: lease.id }).await;
-                let (_, row) = lost?;
-                let name =
-                    row.map_or_else(String::new, |row| String::from_utf8_lossy(&row.value).into_owned());
-                Ok(Campaign::Led(name))
+                let name = |row: KeyValue| String::from_utf8_lossy(&row.value).into_owned();
+                Ok(lost?.1.map_or(Campaign::Changed, |row| Campaign::Led(name(row))))
             }
         }
     }
@@ -109,6 +110,19 @@ impl Leadership {
     #[cfg(test)]
     pub(super) fn freeze(&self) {
         self.renewing.abort();
+    }
+
+    /// Says that all servers have heard how the run ended. As often as it is said it is the same.
+    ///
+    /// # Errors
+    /// [`EtcdError`]; nothing is written where this candidate leads no more.
+    pub(super) async fn say_told(&mut self, rows: &Rows) -> Result<(), EtcdError> {
+        let told = TxnRequest {
+            compare: vec![Compare::created(&rows.leader(), self.revision)],
+            success: vec![RequestOp::put(&rows.told(), Vec::new(), 0)],
+            failure: Vec::new(),
+        };
+        self.caller.call(TXN, &told).await.map(|_: TxnResponse| ())
     }
 
     /// Gives the leadership up, so that another candidate need not wait for the end of the lease.

@@ -8,16 +8,22 @@
 //! ```text
 //! PREFIX/RUN/leader                 who leads, in words; bound to the leader's lease
 //! PREFIX/RUN/head                   writes so far: each write compares it too, so that one whose answer was lost is not done twice
+//! PREFIX/RUN/cluster                where the candidates are of the cluster whose run it is, a line each
 //! PREFIX/RUN/snapshot               number and pieces of the snapshot that counts, and the first event after it
 //! PREFIX/RUN/pieces/NUMBER/PIECE    a snapshot, in pieces that etcd takes
 //! PREFIX/RUN/events/NUMBER          events that were written together, as frames
 //! PREFIX/RUN/over                   how the run ended, for candidates that stand by
+//! PREFIX/RUN/told                   written after it, when all servers were told of it
 //! ```
 //!
 //! RUN is the fingerprint of the configuration. `protocol` is what etcd's messages look like, `caller` speaks with its members, `leadership`
-//! campaigns and renews, `store` reads and writes, `candidate` is the process.
+//! campaigns and renews, `store` reads and writes, `candidate` is the process, and `callers` are those who reach one that does not lead.
+//!
+//! A leader writes `over` before it tells anybody but workers that the run is over, and `told` when it has. One that is killed in between has
+//! left servers that wait for a coordinator: whoever finds `over` without a later `told` becomes the leader for that alone, and tells them.
 
 mod caller;
+mod callers;
 mod candidate;
 mod leadership;
 mod protocol;
@@ -52,12 +58,20 @@ impl Rows {
         format!("{}head", self.0)
     }
 
+    fn cluster(&self) -> String {
+        format!("{}cluster", self.0)
+    }
+
     fn snapshot(&self) -> String {
         format!("{}snapshot", self.0)
     }
 
     fn over(&self) -> String {
         format!("{}over", self.0)
+    }
+
+    fn told(&self) -> String {
+        format!("{}told", self.0)
     }
 
     fn pieces(&self, number: u64) -> String {

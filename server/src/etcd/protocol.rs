@@ -91,7 +91,7 @@ pub(super) struct Compare {
     pub(super) target: i32,
     #[prost(bytes = "vec", tag = "3")]
     pub(super) key: Vec<u8>,
-    #[prost(oneof = "Compared", tags = "5, 7")]
+    #[prost(oneof = "Compared", tags = "5, 6, 7")]
     pub(super) compared: Option<Compared>,
 }
 
@@ -99,6 +99,8 @@ pub(super) struct Compare {
 pub(super) enum Compared {
     #[prost(int64, tag = "5")]
     CreateRevision(i64),
+    #[prost(int64, tag = "6")]
+    ModRevision(i64),
     #[prost(bytes = "vec", tag = "7")]
     Value(Vec<u8>),
 }
@@ -156,6 +158,16 @@ impl Compare {
             target: 1,
             key: key.as_bytes().to_vec(),
             compared: Some(Compared::CreateRevision(revision)),
+        }
+    }
+
+    /// The key was written last in this revision; 0 where there is none.
+    pub(super) fn modified(key: &str, revision: i64) -> Self {
+        Self {
+            result: 0,
+            target: 2,
+            key: key.as_bytes().to_vec(),
+            compared: Some(Compared::ModRevision(revision)),
         }
     }
 

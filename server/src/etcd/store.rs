@@ -54,6 +54,8 @@ struct Write {
 pub(crate) struct Store {
     caller: Caller,
     rows: Rows,
+    /// Where the candidates of this cluster are.
+    coordinators: Vec<String>,
     leadership: Leadership,
     /// Writes so far, of all leaders.
     head: u64,
@@ -74,11 +76,13 @@ impl Store {
     pub(crate) async fn open(
         caller: Caller,
         rows: Rows,
+        coordinators: Vec<String>,
         leadership: Leadership,
     ) -> Result<(Self, Option<Kept>), LedgerError> {
         let mut store = Self {
             caller,
             rows,
+            coordinators,
             leadership,
             head: 0,
             pointer: None,
@@ -99,6 +103,7 @@ impl Store {
     async fn read(&mut self) -> Result<Option<Kept>, LedgerError> {
         self.find_head().await?;
         let Some(row) = self.get(&self.rows.snapshot()).await? else { return Ok(None) };
+        self.check_cluster().await?;
         let pointer: Pointer =
             serde_json::from_slice(&row.value).map_err(|_| unreadable(&self.rows.snapshot()))?;
         let pieces = self.rows.pieces(pointer.number);
@@ -121,6 +126,19 @@ impl Store {
             (self.next, self.length) = (self.next + 1, self.length + row.value.len() as u64);
         }
         Ok(Some(Kept { snapshot: Some(snapshot), events }))
+    }
+
+    /// Whether the run that was kept is one of this cluster. While nobody leads nothing else tells it from that of another one with the same
+    /// configuration, whose servers this one knows nothing of.
+    async fn check_cluster(&mut self) -> Result<(), LedgerError> {
+        let Some(row) = self.get(&self.rows.cluster()).await? else { return Ok(()) };
+        let theirs = String::from_utf8_lossy(&row.value).into_owned();
+        let own = &self.coordinators;
+        if theirs.lines().any(|at| own.iter().any(|own| own == at)) {
+            return Ok(());
+        }
+        let at = theirs.lines().collect::<Vec<_>>().join(" or ");
+        Err(LedgerError::OtherCluster { rows: self.rows.all().to_owned(), at })
     }
 
     /// Keeps it. See [`crate::ledger::Ledger::keep`].
@@ -146,27 +164,34 @@ impl Store {
         self.length > LONG_BYTES || rows > LONG_ROWS
     }
 
-    /// Says that the run is over, to candidates that stand by, and forgets it where nobody can go on with it. Then another one may lead.
+    /// Says that the run is over, to candidates that stand by, and forgets it where nobody can go on with it. It still leads: the others wait
+    /// until it has told the servers.
     ///
     /// # Errors
     /// As [`Self::keep`]; it was tried for as long as a leadership lasts.
-    pub(crate) async fn close(
-        mut self: Box<Self>,
-        over: Option<&str>,
-        forget: bool,
-    ) -> Result<(), LedgerError> {
+    pub(crate) async fn end(&mut self, over: &str, forget: bool) -> Result<(), LedgerError> {
         let mut outcome = Ok(());
-        if let Some(text) = over {
-            for _ in 0..ATTEMPTS {
-                outcome = self.end(text, forget).await;
-                if !matches!(outcome, Err(LedgerError::Etcd(_))) {
-                    break;
-                }
-                tokio::time::sleep(AGAIN).await;
+        for _ in 0..ATTEMPTS {
+            outcome = self.say_over(over, forget).await;
+            if !matches!(outcome, Err(LedgerError::Etcd(_))) {
+                break;
             }
+            tokio::time::sleep(AGAIN).await;
         }
-        self.leadership.resign().await;
         outcome
+    }
+
+    /// Says that all servers have heard that the run is over.
+    ///
+    /// # Errors
+    /// [`LedgerError::Etcd`]; then another candidate tells them once more.
+    pub(crate) async fn say_told(&mut self) -> Result<(), LedgerError> {
+        self.leadership.say_told(&self.rows).await.map_err(refused)
+    }
+
+    /// Lets the leadership go: another candidate may lead.
+    pub(crate) async fn close(self: Box<Self>) {
+        self.leadership.resign().await;
     }
 
     /// Renews its leadership no more, as a frozen process does.
@@ -182,7 +207,7 @@ impl Store {
         self.queue_events(events).unwrap();
     }
 
-    async fn end(&mut self, text: &str, forget: bool) -> Result<(), LedgerError> {
+    async fn say_over(&mut self, text: &str, forget: bool) -> Result<(), LedgerError> {
         if self.waiting.is_empty() {
             let mut operations = vec![RequestOp::put(&self.rows.over(), text, 0)];
             if forget {
@@ -237,6 +262,7 @@ impl Store {
         let former = format!("{}pieces/", self.rows.all());
         let operations = vec![
             RequestOp::put(&self.rows.snapshot(), text, 0),
+            RequestOp::put(&self.rows.cluster(), self.coordinators.join("\n"), 0),
             RequestOp::delete(&self.rows.events(), self.rows.event(self.next).into_bytes()),
             RequestOp::delete(&former, self.rows.pieces(number).into_bytes()),
         ];

@@ -15,6 +15,10 @@ impl Control {
     /// The coordinator does not take this server in.
     pub(super) fn refused_by(&mut self, refusal: &Refusal, effects: &mut Vec<ControlEffect>) {
         let at = self.settings.coordinator_at;
+        if refusal.code == RefusalCode::RunOver {
+            // It was not there, or could not be reached, when the coordinator told the others.
+            return self.end(End::Stopped(format!("{at} says: {}", refusal.text.shown())), effects);
+        }
         let text = format!("{at} refuses this process: {}", refusal.text.shown());
         if is_final(refusal.code) && self.ended.is_none() {
             // The run is not over, so no worker hears that it is: each finds its session closed, and hears of the coordinator where the

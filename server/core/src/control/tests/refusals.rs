@@ -44,6 +44,23 @@ fn a_server_that_cannot_be_one_of_the_run_ends_with_the_reason_and_tells_no_work
     }
 }
 
+// Found by reading: a coordinator that was killed before it had told the servers that the run is over left them waiting for it for ever.
+#[test]
+fn a_server_that_hears_late_that_the_run_is_over_ends_well_and_tells_its_workers() {
+    for is_going in [false, true] {
+        let mut desk = server();
+        if is_going {
+            desk.event(ControlEvent::Leave { reason: "terminated".to_owned() });
+        }
+        let effects = refused(&mut desk, RefusalCode::RunOver, "the run is complete");
+        let end = End::Stopped("server 0 says: the run is complete".to_owned());
+        assert!(effects.contains(&ControlEffect::End(end)), "{effects:?}");
+        let told = (RefusalCode::Stopped, "server 1 ends: server 0 says: the run is complete".to_owned());
+        assert_eq!(refusals(&effects), [told]);
+        assert_eq!(desk.control.phase(desk.now), Phase::Finished);
+    }
+}
+
 #[test]
 fn a_server_that_may_come_again_says_why_it_must_once_for_each_reason() {
     let mut desk = server();
