@@ -1,5 +1,6 @@
 //! `slackline run`: servers and workers on this machine, from the first key to the summary, and nothing left running.
 
+mod before;
 mod ends;
 mod losses;
 
@@ -8,17 +9,16 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use slackline_checkpoint::{Damage, Manifest};
-use slackline_core::config::{Config, Resolved, SET_LAYER, Value};
-use slackline_core::ids::ServerId;
+use slackline_core::config::{Config, Value};
 use slackline_core::wire::Status;
 use slackline_net::{Identity, Role};
-use slackline_server::files::CONFIGURATION;
 use tokio::process::Command;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
+pub(crate) use self::before::refuse_apart;
+use self::before::{PUSH_LOG, checkpoints_in, push_log_folder, refuse_own};
 use self::ends::Ends;
 use crate::child::{Child, Told};
 use crate::cli::{Configured, RunArgs};
@@ -26,7 +26,7 @@ use crate::daemons::{ADDRESSES, READY};
 use crate::failure::Failure;
 use crate::observer::{Observer, connector};
 use crate::progress::Display;
-use crate::{ERROR, configuration, keys, print, resolve, summary, traces};
+use crate::{ERROR, keys, print, resolve, summary, traces};
 
 /// How long all servers together may take to be ready.
 const START: Duration = Duration::from_secs(30);
@@ -50,21 +50,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 const NAMESPACE: &str = "slackline-peer-";
 const NETWORK: &str = "10.77.0.";
 
-/// What the name of a push log ends with.
-const PUSH_LOG: &str = "pushes";
-
 /// Exit codes of a run that a signal ended, as a shell says them.
 const INTERRUPTED: u8 = 128 + 2;
 const TERMINATED: u8 = 128 + 15;
-
-/// What a run decides by itself, whatever the file says, and what it does there.
-const OWN: [(&str, &str); 5] = [
-    ("cluster.keys", "makes its own keys"),
-    ("cluster.addresses", "chooses its own addresses"),
-    ("cluster.exit_when_done", "ends its servers itself"),
-    ("sync.listen", "lets its workers listen on the loopback only"),
-    ("sync.advertise", "chooses its own addresses"),
-];
 
 pub(crate) fn run(args: &RunArgs, log: Option<&str>) -> Result<u8, Failure> {
     let configured = &args.configured;
@@ -127,6 +115,7 @@ pub(crate) fn run(args: &RunArgs, log: Option<&str>) -> Result<u8, Failure> {
             display: Display::new(),
             signals: (signal(SignalKind::interrupt()), signal(SignalKind::terminate())),
             blamed: None,
+            lost: None,
         };
         let outcome = run.all(&identity).await;
         run.display.end();
@@ -146,65 +135,6 @@ pub(crate) fn run(args: &RunArgs, log: Option<&str>) -> Result<u8, Failure> {
         }
         Ended::Interrupted(code) => Ok(code),
     }
-}
-
-/// An empty folder for the push logs. Those of another run would be continued.
-fn push_log_folder(folder: &Path) -> std::io::Result<()> {
-    std::fs::create_dir_all(folder)?;
-    for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == PUSH_LOG) {
-            std::fs::remove_file(path)?;
-        }
-    }
-    Ok(())
-}
-
-/// The checkpoints that a run goes on from: those of the folder itself, or of the results that it holds. Looked at before anything starts.
-fn checkpoints_in(at: &str, resolved: &Resolved) -> Result<(String, Manifest), Failure> {
-    let among_results = Path::new(at).join(slackline_server::CHECKPOINTS);
-    let at = if among_results.is_dir() { among_results.display().to_string() } else { at.to_owned() };
-    match slackline_server::resume(&at, resolved) {
-        Ok(newest) => Ok((at, newest)),
-        Err(error) => {
-            let is_other = matches!(error.damage(), Some(Damage::OtherConfig { .. }));
-            let differences = if is_other { differences_from(&at, resolved) } else { String::new() };
-            Err(Failure::user(format!("--resume: {error}{differences}")))
-        }
-    }
-}
-
-/// What is configured otherwise than in the results that the checkpoints lie among, where they do.
-fn differences_from(at: &str, resolved: &Resolved) -> String {
-    let file = Path::new(at).with_file_name(CONFIGURATION);
-    let Ok(former) = configuration::load(&file, &[], []) else { return String::new() };
-    let differences = resolved.training_differences(&former);
-    let named = differences.iter().map(|(key, now, then)| format!("{key} is {now}, and was {then}"));
-    let named: Vec<String> = named.collect();
-    if named.is_empty() { String::new() } else { format!(" ({})", named.join("; ")) }
-}
-
-/// What was set by hand must have an effect; in a file, these are for the daemons.
-fn refuse_own(resolved: &Resolved) -> Result<(), Failure> {
-    for (key, own) in OWN {
-        if resolved.origin(key) == Some(SET_LAYER) {
-            return Err(Failure::user(format!(
-                "--set {key}: has no effect, since `run` {own}; leave it out"
-            )));
-        }
-    }
-    refuse_apart(&resolved.config)
-}
-
-/// A run on one machine has its coordinator on server 0: where the machine is lost, nothing is left that another one could coordinate.
-pub(crate) fn refuse_apart(config: &Config) -> Result<(), Failure> {
-    if config.coordinator() == ServerId(0) {
-        return Ok(());
-    }
-    Err(Failure::user(
-        "cluster.store: a run on one machine keeps its memory there; set it to \"local\", or start `slackline coordinator`, `server` and \
-         `worker` on several machines",
-    ))
 }
 
 /// How a run ended.
@@ -241,6 +171,8 @@ struct Run<'a> {
     signals: (std::io::Result<SignalStream>, std::io::Result<SignalStream>),
     /// The error that the run fails with, as the child that ended first said it.
     blamed: Option<String>,
+    /// How the last worker was lost, where what was trained may still be kept.
+    lost: Option<Failure>,
 }
 
 impl Run<'_> {
@@ -390,8 +322,8 @@ impl Run<'_> {
                 },
                 Some(status) = looks.recv() => {
                     self.display.show(&status);
-                    if let Some(text) = ends.hopeless(&status) {
-                        return Err(Failure::world(text));
+                    if let Some(text) = ends.hopeless(&status, self.lost.is_some()) {
+                        return Err(self.given_up(&text));
                     }
                 }
                 code = interrupted(&mut self.signals) => return Ok(Ended::Interrupted(code)),
@@ -403,7 +335,7 @@ impl Run<'_> {
                 }
                 () = reached(ends.last_worker, last) => {
                     let text = format!("all workers ended, and server 0 did not within {} s", last.as_secs());
-                    return Err(Failure::world(text));
+                    return Err(self.given_up(&text));
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use slackline_core::wire::{Phase, ServerRow, Status};
+use slackline_core::wire::{FinalValues, Phase, ServerRow, Status};
 
 use crate::cli::StatusArgs;
 use crate::failure::Failure;
@@ -16,6 +16,15 @@ pub(crate) fn show(args: &StatusArgs) -> Result<u8, Failure> {
     })
 }
 
+/// Where the final values are, as the end of a sentence.
+fn kept_at(values: &FinalValues) -> String {
+    match values {
+        FinalValues::Unkept => String::new(),
+        FinalValues::Keeping => "; a checkpoint of the final values is being made".to_owned(),
+        FinalValues::Kept { number } => format!("; checkpoint {number} has the final values"),
+    }
+}
+
 fn render(address: &str, status: &Status) -> String {
     let mut out = String::new();
     // Writing to a text cannot fail; the results are dropped.
@@ -27,6 +36,7 @@ fn render(address: &str, status: &Status) -> String {
         Phase::Running => writeln!(out, "running"),
         Phase::Finished => writeln!(out, "finished"),
         Phase::Failed(text) => writeln!(out, "failed: {text}"),
+        Phase::Left(values) => writeln!(out, "all samples are used, and the final evaluation is not made{}", kept_at(values)),
     };
     if let Some(progress) = &status.progress {
         let _ = writeln!(

@@ -1,6 +1,6 @@
 //! When those ended without which a run may go on, and whether it can still become complete.
 
-use slackline_core::wire::{Phase, Status};
+use slackline_core::wire::{FinalValues, Phase, Status};
 use tokio::time::Instant;
 
 use super::STRAGGLERS;
@@ -23,18 +23,31 @@ impl Ends {
         self.last_worker = self.last_worker.or(now(workers.iter().all(has_ended)));
     }
 
-    /// Why a run that is in this state will never be complete. A worker ends well also when somebody told it to go.
-    pub(super) fn hopeless(&self, status: &Status) -> Option<&'static str> {
+    /// Why a run that is in this state will never be complete. A worker ends well also when somebody told it to go. `was_killed` is whether the
+    /// last one was killed instead: then nobody waits for its lease but where what was trained is kept after it.
+    pub(super) fn hopeless(&self, status: &Status, was_killed: bool) -> Option<String> {
         let long_ago = |end: Option<Instant>| end.is_some_and(|end| end.elapsed() > STRAGGLERS);
         match status.phase {
             Phase::Waiting { .. } if long_ago(self.first_worker) => {
-                Some("a worker ended before the run began")
+                Some("a worker ended before the run began".to_owned())
             }
             // With all samples used the coordinator still writes the last checkpoint, which takes as long as the store does.
             Phase::Running
-                if long_ago(self.last_worker) && status.members.is_empty() && has_work_left(status) =>
+                if long_ago(self.last_worker)
+                    && (status.members.is_empty() || was_killed)
+                    && has_work_left(status) =>
             {
-                Some("all workers ended before the work was done")
+                Some("all workers ended before the work was done".to_owned())
+            }
+            Phase::Left(values) if long_ago(self.last_worker) => {
+                let end = "all workers ended before the final evaluation was made";
+                match values {
+                    FinalValues::Keeping => None,
+                    FinalValues::Unkept => Some(end.to_owned()),
+                    FinalValues::Kept { number } => Some(format!(
+                        "{end}; checkpoint {number} has what they have trained, and --resume goes on from it"
+                    )),
+                }
             }
             _ => None,
         }
@@ -92,16 +105,32 @@ mod tests {
             (&all, Phase::Finished, 0, false),
         ] {
             let status = status(phase, members);
-            assert_eq!(ends.hopeless(&status).is_some(), is_hopeless, "{ends:?} {:?}", status.phase);
+            assert_eq!(ends.hopeless(&status, false).is_some(), is_hopeless, "{ends:?} {:?}", status.phase);
         }
+        // Nobody waits for the lease of one that was killed.
+        assert!(all.hopeless(&status(Phase::Running, 1), true).is_some());
         // The last checkpoint is under way.
         let mut saving = status(Phase::Running, 0);
         for (samples, is_hopeless) in [(9, true), (10, false)] {
             saving.progress = Some(Progress { samples, samples_total: 10, ..Progress::default() });
-            assert_eq!(all.hopeless(&saving).is_some(), is_hopeless, "{samples} of 10 samples");
+            for was_killed in [false, true] {
+                assert_eq!(all.hopeless(&saving, was_killed).is_some(), is_hopeless, "{samples} of 10 samples");
+            }
+        }
+        // So is that of values that nobody is there to evaluate.
+        for (values, said) in [
+            (FinalValues::Keeping, None),
+            (FinalValues::Unkept, Some("final evaluation was made")),
+            (FinalValues::Kept { number: 7 }, Some("checkpoint 7 has what they have trained")),
+        ] {
+            let left = status(Phase::Left(values), 0);
+            let hopeless = all.hopeless(&left, false);
+            assert_eq!(hopeless.is_some(), said.is_some(), "{values:?}");
+            assert!(hopeless.unwrap_or_default().contains(said.unwrap_or_default()));
+            assert_eq!(Ends::default().hopeless(&left, false), None, "whoever runs makes it");
         }
         // What was on its way when the last one ended is no news.
         let just_now = Ends { last_worker: Some(Instant::now()), ..Ends::default() };
-        assert_eq!(just_now.hopeless(&status(Phase::Running, 0)), None);
+        assert_eq!(just_now.hopeless(&status(Phase::Running, 0), true), None);
     }
 }

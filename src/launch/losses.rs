@@ -49,6 +49,22 @@ impl Run<'_> {
         survives && left >= least.max(1)
     }
 
+    /// Whether this worker was the last one, and the coordinator may still keep what all have trained, where they had used all samples. It
+    /// says so once the lease of whoever was killed is over.
+    fn may_be_kept(&self, index: usize, servers: usize) -> bool {
+        let mut others = self.children[servers..].iter().enumerate();
+        let is_last = others.all(|(other, child)| servers + other == index || child.ended.is_some());
+        is_last && self.config.checkpoint.every.is_some() && self.config.sync.is_none()
+    }
+
+    /// Why a run that is given up has failed: where its last worker was killed, because of that first of all.
+    pub(super) fn given_up(&mut self, text: &str) -> Failure {
+        match self.lost.take() {
+            Some(Failure { code, text: lost }) => Failure { code, text: format!("{lost}; {text}") },
+            None => Failure::world(text),
+        }
+    }
+
     /// A child has ended: what becomes of the run, which fails where that may not be.
     pub(super) async fn ended(
         &mut self,
@@ -69,6 +85,11 @@ impl Run<'_> {
                 let (_, how) = describe(status);
                 self.children[index].ended = Some(status);
                 self.display.say(&format!("{name} ended ({how}); the others go on without it"));
+            }
+            Ok(status) if status.code().is_none() && index >= servers && self.may_be_kept(index, servers) => {
+                let lost = self.failed(index, Ok(status));
+                self.display.say(&lost.text);
+                self.lost = Some(lost);
             }
             // Server 0 is the coordinator: without it a run that it ends cleanly is over.
             Ok(status) if index < servers && may_come_again(index, status) && self.comes_again(index) => {

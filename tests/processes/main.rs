@@ -18,6 +18,7 @@ mod endings;
 mod full_disks;
 mod guards;
 mod keys;
+mod last_evaluation;
 mod losses;
 mod membership;
 mod partial;

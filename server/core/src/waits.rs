@@ -55,7 +55,7 @@ pub enum Wait {
     },
     /// The run has begun, and no worker is there any more.
     NobodyLeft {
-        /// Batches still to do.
+        /// Batches still to do; none where the final evaluation is.
         batches: u64,
     },
     /// A dissolved group of an allreduce waits for members that have not said that they are ready.
@@ -219,6 +219,9 @@ impl fmt::Display for Wait {
                 "waiting for workers: {here} of {wanted} here, enough to begin in {} if nobody else comes",
                 seconds(*left)
             ),
+            Self::NobodyLeft { batches: 0 } => {
+                f.write_str("no worker is left to make the final evaluation: waiting for a worker to join")
+            }
             Self::NobodyLeft { batches } => {
                 write!(f, "no worker is left and {batches} batches are to do: waiting for a worker to join")
             }

@@ -1,6 +1,6 @@
 //! Calls to the members of an etcd cluster: whichever answers.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use prost::Message;
@@ -35,6 +35,17 @@ pub(crate) struct Caller {
     at: usize,
     /// How long one member may take.
     patience: Duration,
+    /// What decides over TLS whether the two sides accept each other; none without it.
+    keys: Option<Keys>,
+}
+
+/// The files of the keys, for people.
+#[derive(Clone, Debug)]
+struct Keys {
+    /// What etcd's certificate is checked against.
+    authority: PathBuf,
+    /// What etcd is shown.
+    certificate: PathBuf,
 }
 
 impl Caller {
@@ -43,7 +54,7 @@ impl Caller {
     /// # Errors
     /// The keys cannot be read.
     pub(crate) fn new(etcd: &Etcd, patience: Duration) -> Result<Self, EtcdError> {
-        let tls = etcd.keys.as_deref().map(|folder| tls(Path::new(folder))).transpose()?;
+        let (tls, keys) = etcd.keys.as_deref().map(|folder| tls(Path::new(folder))).transpose()?.unzip();
         let scheme = if tls.is_some() { "https" } else { "http" };
         let member = |host: &String| -> Result<Member, EtcdError> {
             let failed = |error: tonic::transport::Error| {
@@ -57,7 +68,7 @@ impl Caller {
             Ok(Member { host: host.clone(), channel: endpoint.connect_lazy(), endpoint })
         };
         let members = etcd.endpoints.iter().map(member).collect::<Result<_, EtcdError>>()?;
-        Ok(Self { members, at: 0, patience })
+        Ok(Self { members, at: 0, patience, keys })
     }
 
     /// The same with another patience for each member.
@@ -132,7 +143,7 @@ impl Caller {
     ) -> Result<R, EtcdError> {
         let reason = match outcome {
             Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(status)) => told(&status),
+            Ok(Err(status)) => self.keys.iter().fold(told(&status), |told, keys| keys.explain(told)),
             Err(_) => {
                 // The connection may lead to a machine that is gone, and would be asked for ever.
                 let member = &mut self.members[self.at];
@@ -142,6 +153,23 @@ impl Caller {
         };
         self.at = (self.at + 1) % self.members.len();
         Err(EtcdError::Call { endpoint, reason })
+    }
+}
+
+impl Keys {
+    /// What the network said of a call that failed, with the file that it is about: TLS names none, and says little of why it refuses.
+    fn explain(&self, said: String) -> String {
+        let Self { authority, certificate } = self;
+        let has = |words: &[&str]| words.iter().any(|words| said.contains(words));
+        if has(&["UnknownIssuer", "BadSignature"]) {
+            format!("{said}: its certificate is not signed by the authority in {}", authority.display())
+        } else if has(&["fatal alert"]) {
+            format!("{said}: it does not accept the certificate {}", certificate.display())
+        } else if has(&["closed", "reset", "broken pipe", "canceled"]) {
+            format!("{said}: it may not accept the certificate {}", certificate.display())
+        } else {
+            said
+        }
     }
 }
 
@@ -176,7 +204,7 @@ const ROLE_NAME: &str = "server.slackline";
 
 /// The folder's keys: `cert.pem` and `key.pem` of whatever authority, with which etcd shows a certificate of its host's name; or a folder of
 /// `slackline keys`, with which etcd shows the certificate of a server, as the candidate does.
-fn tls(folder: &Path) -> Result<ClientTlsConfig, EtcdError> {
+fn tls(folder: &Path) -> Result<(ClientTlsConfig, Keys), EtcdError> {
     let is_made_here = !folder.join("cert.pem").exists() && folder.join("server.pem").exists();
     let [certificate, key] =
         if is_made_here { ["server.pem", "server.key"] } else { ["cert.pem", "key.pem"] };
@@ -193,5 +221,6 @@ fn tls(folder: &Path) -> Result<ClientTlsConfig, EtcdError> {
     let identity = Identity::from_pem(read(certificate)?, read(key)?);
     let tls =
         ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read("ca.pem")?)).identity(identity);
-    Ok(if is_made_here { tls.domain_name(ROLE_NAME) } else { tls })
+    let keys = Keys { authority: folder.join("ca.pem"), certificate: folder.join(certificate) };
+    Ok((if is_made_here { tls.domain_name(ROLE_NAME) } else { tls }, keys))
 }

@@ -30,14 +30,14 @@ pub use message::{
 pub use peer::{Hello, PeerMessage, Stranger};
 pub use report::{Report, Times};
 pub use status::{
-    HeldRow, Lack, MemberRow, Phase, PlaceRow, Progress, RefusedCounts, ServerRow, ShardRow, Status, WaitRow,
+    FinalValues, HeldRow, Lack, MemberRow, Phase, PlaceRow, Progress, RefusedCounts, ServerRow, ShardRow, Status, WaitRow,
     cut, milliseconds,
 };
 
 use crate::limits::CONTROL_BYTES_MAX;
 
 /// Protocol version; part of the ALPN name and of the first message.
-pub const PROTOCOL: u32 = 6;
+pub const PROTOCOL: u32 = 7;
 
 /// ALPN name of the protocol.
 pub const ALPN: &[u8] = b"slackline/1";

@@ -56,6 +56,22 @@ pub enum Phase {
     Finished,
     /// Stopped by a failure.
     Failed(Text),
+    /// All samples are used, and no worker is there to make the final evaluation.
+    Left(FinalValues),
+}
+
+/// Where the final values of a run are that nobody has evaluated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum FinalValues {
+    /// In the memory of the servers alone.
+    Unkept,
+    /// They are on their way to a checkpoint.
+    Keeping,
+    /// In a checkpoint.
+    Kept {
+        /// Its number.
+        number: u64,
+    },
 }
 
 /// How far a run is.

@@ -155,6 +155,31 @@ pub enum KeysError {
         /// The file of the authorities.
         authority: PathBuf,
     },
+    /// Only the authority that has signed a certificate can take it back, and that one's key is not here.
+    #[error(
+        "{whose} was signed by an authority of {} whose key is not in {}: nothing was revoked; put that key back there, or end the trust in that \
+         authority with `slackline keys rotate DIR --finish`; one certificate alone is revoked by its serial or file",
+        authority.display(), key.display()
+    )]
+    KeyElsewhere {
+        /// Whose it is, with its serial.
+        whose: String,
+        /// The file of the authorities.
+        authority: PathBuf,
+        /// The file of their keys.
+        key: PathBuf,
+    },
+    /// More revocation lists than are read.
+    #[error(
+        "{} holds more than {most} revocation lists: copy it from the directory of the authority, after `slackline keys rotate DIR --finish` there",
+        list.display()
+    )]
+    TooManyLists {
+        /// The file of the lists.
+        list: PathBuf,
+        /// How many are read.
+        most: usize,
+    },
     /// A rotation cannot end while a certificate of the old authority is in use.
     #[error(
         "{} is of an old authority: `slackline keys renew DIR` first, and bring the new certificates to the machines",

@@ -14,7 +14,7 @@ use super::folder::{
     AUTHORITY, AUTHORITY_KEY, Access, ISSUED, MACHINES, REVOKED, certificate_file, entries, key_file, make,
     read, read_if_there, write,
 };
-use super::trust::{List, Trust, authorities_of};
+use super::trust::{List, authorities_of, issuer_of, lists_of};
 
 /// How long what is made holds, in days.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,7 +159,9 @@ pub fn revoke(directory: &Path, what: &str) -> Result<Vec<Certificate>, KeysErro
     let is_foreign = |certificate: &Certificate| {
         !office.authorities.iter().any(|authority| authority.has_signed(certificate))
     };
-    meant.retain(|certificate| !is_foreign(certificate) && certificate.role.is_some());
+    meant.retain(|certificate| certificate.role.is_some());
+    office.can_revoke(&meant)?;
+    meant.retain(|certificate| !is_foreign(certificate));
     if meant.is_empty() {
         return Err(office.unknown(what));
     }
@@ -314,8 +316,36 @@ impl<'a> Office<'a> {
         list.map_or((0, Vec::new()), |list| (number(list), list.revoked.clone()))
     }
 
+    /// Whether all of these can be taken back that open something. An authority that is trusted and whose key is not here alone can take back
+    /// what it has signed: half of them must not pass for all.
+    fn can_revoke(&self, meant: &[Certificate]) -> Result<(), KeysError> {
+        let has_key = |der: &&CertificateDer<'_>| {
+            self.authorities.iter().any(|authority| authority.certificate == **der)
+        };
+        let without_key = self.trusted.iter().filter(|der| !has_key(der));
+        let without_key: Vec<_> = without_key.filter_map(|der| Certificate::read(der)).collect();
+        let opens = |certificate: &Certificate| {
+            let lists = self.lists.iter().filter(|list| list.issuer == certificate.issuer);
+            let mut revoked = lists.flat_map(|list| &list.revoked);
+            certificate.until >= now() && !revoked.any(|(serial, _)| *serial == certificate.serial)
+        };
+        // An authority signed itself.
+        let is_beyond = |certificate: &&Certificate| {
+            opens(certificate) && without_key.iter().any(|authority| authority.issuer == certificate.issuer)
+        };
+        match meant.iter().find(is_beyond) {
+            Some(certificate) => Err(KeysError::KeyElsewhere {
+                whose: certificate.to_string(),
+                authority: self.directory.join(AUTHORITY),
+                key: self.directory.join(AUTHORITY_KEY),
+            }),
+            None => Ok(()),
+        }
+    }
+
     fn revoke(&self, meant: &[Certificate]) -> Result<(), KeysError> {
         let mut text = String::new();
+        let mut made = Vec::new();
         for authority in &self.authorities {
             let (number, mut revoked) = self.list_of(authority);
             let mine = meant.iter().filter(|certificate| authority.has_signed(certificate));
@@ -330,9 +360,14 @@ impl<'a> Office<'a> {
             }
             if authority.can_revoke() {
                 text.push_str(&authority.list(number + 1, &revoked)?);
+                made.push(authority.subject().to_vec());
             }
         }
-        write(&self.directory.join(REVOKED), &text, Access::All)?;
+        // What others took back stays so: those whose key is not here, and those whose certificate is still to come.
+        let file = self.directory.join(REVOKED);
+        let before = read_if_there(&file)?.unwrap_or_default();
+        text.push_str(&lists_but(&String::from_utf8_lossy(&before), &made));
+        write(&file, &text, Access::All)?;
         self.copy_to_machines()
     }
 
@@ -388,13 +423,13 @@ fn read_certificate(file: &Path) -> Option<Certificate> {
     Certificate::read(&der)
 }
 
-/// The revocation lists in force; none when no authority holds any more, which is no reason not to make a new one.
+/// The revocation lists of the authorities, also of those that hold no more or not yet: what was taken back stays so.
 fn lists_in(directory: &Path) -> Result<Vec<List>, KeysError> {
-    match Trust::load(directory) {
-        Ok(trust) => Ok(trust.lists().to_vec()),
-        Err(KeysError::AuthorityExpired { .. }) => Ok(Vec::new()),
-        Err(error) => Err(error),
-    }
+    let file = directory.join(AUTHORITY);
+    let all = authorities_of(&read(directory, &file)?);
+    let all = all.ok_or(KeysError::Unreadable { file, wanted: "certificate" })?;
+    let lists = read_if_there(&directory.join(REVOKED))?;
+    lists_of(directory, lists.as_deref().unwrap_or_default(), lists.is_none(), &all)
 }
 
 fn office_authorities(directory: &Path) -> Result<Vec<Certificate>, KeysError> {
@@ -404,9 +439,24 @@ fn office_authorities(directory: &Path) -> Result<Vec<Certificate>, KeysError> {
 
 /// The first certificate of a file as it stands there.
 fn first_block(text: &str) -> Option<&str> {
-    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
-    const END: &str = "-----END CERTIFICATE-----";
-    let from = text.find(BEGIN)?;
-    let to = from + text[from..].find(END)? + END.len();
-    text.get(from..to)
+    blocks(text, "CERTIFICATE").next()
+}
+
+/// The revocation lists of a file as they stand there, but those of these issuers.
+fn lists_but(text: &str, issuers: &[Vec<u8>]) -> String {
+    let stays = |block: &&str| issuer_of(block.as_bytes()).is_none_or(|issuer| !issuers.contains(&issuer));
+    blocks(text, "X509 CRL").filter(stays).map(|block| format!("{block}\n")).collect()
+}
+
+/// What a file has of one kind, as it stands there.
+fn blocks<'a>(text: &'a str, kind: &str) -> impl Iterator<Item = &'a str> {
+    let (begin, end) = (format!("-----BEGIN {kind}-----"), format!("-----END {kind}-----"));
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let from = rest.find(&begin)?;
+        let to = from + rest[from..].find(&end)? + end.len();
+        let block = rest.get(from..to)?;
+        rest = rest.get(to..)?;
+        Some(block)
+    })
 }

@@ -248,6 +248,80 @@ fn an_authority_is_replaced_in_steps_and_nobody_is_locked_out() {
     revoke(directory.path(), "gpu7").unwrap();
 }
 
+/// The lists of a directory as they stand there.
+fn list_texts(directory: &Path) -> Vec<String> {
+    let text = fs::read_to_string(directory.join("revoked.pem")).unwrap();
+    let lists = text.split_inclusive("-----END X509 CRL-----").map(|list| list.trim().to_owned());
+    lists.filter(|list| !list.is_empty()).collect()
+}
+
+/// A directory in the middle of a rotation, whose former authority has revoked `admin`, with the key of the new authority alone.
+fn with_the_new_key_alone() -> tempfile::TempDir {
+    let directory = directory();
+    rotate(directory.path(), 3650).unwrap();
+    revoke(directory.path(), "admin").unwrap();
+    let keys = fs::read_to_string(directory.path().join("ca.key")).unwrap();
+    let newest = keys.split_inclusive("-----END PRIVATE KEY-----").next().unwrap();
+    fs::write(directory.path().join("ca.key"), newest).unwrap();
+    directory
+}
+
+// Found by reading: whatever was revoked by an authority whose key had been taken away could come in again after the next revocation.
+#[test]
+fn what_an_authority_has_revoked_whose_key_is_not_here_stays_revoked() {
+    let directory = with_the_new_key_alone();
+    let running = Identity::load(directory.path(), Role::Server).unwrap();
+    let before = list_texts(directory.path());
+    renew(directory.path(), Some("worker"), 7).unwrap();
+    let newest = Identity::load(directory.path(), Role::Worker).unwrap().certificate();
+    let revoked = revoke(directory.path(), &newest.serial).unwrap();
+    assert_eq!(revoked, [newest]);
+    let after = list_texts(directory.path());
+    assert_eq!((before[1].as_str(), after.len()), (after[1].as_str(), before.len()), "as it stood there");
+    assert_ne!(before[0], after[0]);
+    for role in [Role::Worker, Role::Admin] {
+        assert!(failure(directory.path(), role).contains("was revoked"), "{role}");
+    }
+    // And so it is for processes that run, which take the new lists.
+    let now = Trust::load(directory.path()).unwrap();
+    assert!(!now.is_behind(&running.present().trust));
+}
+
+#[test]
+fn what_only_an_authority_can_revoke_whose_key_is_not_here_is_refused_by_name_and_nothing_is_done() {
+    let directory = with_the_new_key_alone();
+    let old = Identity::load(directory.path(), Role::Worker).unwrap().certificate();
+    renew(directory.path(), Some("worker"), 7).unwrap();
+    let before = list_texts(directory.path());
+    for what in ["worker", old.serial.as_str()] {
+        let refused = revoke(directory.path(), what).unwrap_err();
+        let said = refused.to_string();
+        assert!(matches!(refused, KeysError::KeyElsewhere { .. }) && said.contains(&old.serial), "{said}");
+        assert!(said.contains("ca.key") && said.contains("nothing was revoked"), "{said}");
+        assert_eq!(list_texts(directory.path()), before);
+    }
+    // What is revoked already needs no key.
+    renew(directory.path(), Some("admin"), 7).unwrap();
+    assert_eq!(revoke(directory.path(), "admin").unwrap().len(), 1);
+    assert_eq!(states(directory.path()).iter().filter(|(_, state)| matches!(state, State::Revoked(_))).count(), 2);
+}
+
+#[test]
+fn the_list_of_an_authority_whose_certificate_is_to_come_stays_and_one_that_nobody_would_read_is_refused() {
+    let (directory, other) = (directory(), directory());
+    let file = directory.path().join("revoked.pem");
+    let foreign = fs::read_to_string(other.path().join("revoked.pem")).unwrap();
+    let both = fs::read_to_string(&file).unwrap() + &foreign;
+    fs::write(&file, both).unwrap();
+    revoke(directory.path(), "admin").unwrap();
+    let kept = fs::read_to_string(&file).unwrap();
+    assert!(kept.contains(foreign.trim()), "{kept}");
+    fs::write(&file, kept + &foreign.repeat(40)).unwrap();
+    for said in [failure(directory.path(), Role::Worker), revoke(directory.path(), "worker").unwrap_err().to_string()] {
+        assert!(said.contains("revoked.pem holds more than"), "{said}");
+    }
+}
+
 #[test]
 fn a_directory_without_a_list_revokes_nothing_and_a_damaged_list_is_refused() {
     let directory = directory();

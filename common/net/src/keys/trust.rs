@@ -20,6 +20,9 @@ use crate::tls;
 /// Authorities in one file. A rotation needs two.
 const AUTHORITIES_MAX: usize = 16;
 
+/// Revocation lists in one file: those of the authorities, and of some whose certificates are still to come.
+const LISTS_MAX: usize = 2 * AUTHORITIES_MAX;
+
 /// One authority's list of what it took back.
 #[derive(Clone, Debug)]
 pub(super) struct List {
@@ -139,8 +142,15 @@ pub(super) fn authorities_of(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>>
     (are_whole && (1..=AUTHORITIES_MAX).contains(&all.len())).then_some(all)
 }
 
+/// The encoded name of the authority of a list; none where it is no list.
+pub(super) fn issuer_of(pem: &[u8]) -> Option<Vec<u8>> {
+    let der = CertificateRevocationListDer::from_pem_slice(pem).ok()?;
+    let (_, parsed) = CertificateRevocationList::from_der(&der).ok()?;
+    Some(parsed.issuer().as_raw().to_vec())
+}
+
 /// The lists of the authorities; those of others are left out, since a new authority's list may come before its certificate.
-fn lists_of(
+pub(super) fn lists_of(
     directory: &Path,
     pem: &[u8],
     is_missing: bool,
@@ -150,9 +160,13 @@ fn lists_of(
     let damaged = || KeysError::Unreadable { file: file.clone(), wanted: "revocation list" };
     let mut lists = Vec::new();
     let mut are_none = true;
-    for der in CertificateRevocationListDer::pem_slice_iter(pem).take(AUTHORITIES_MAX + 1) {
+    for (place, der) in CertificateRevocationListDer::pem_slice_iter(pem).enumerate() {
         are_none = false;
         let der = der.map_err(|_| damaged())?;
+        // One that nobody reads would let in whom it keeps out.
+        if place == LISTS_MAX {
+            return Err(KeysError::TooManyLists { list: file, most: LISTS_MAX });
+        }
         // rustls reads lists more strictly than the parser: what it does not take is damaged.
         if webpki::BorrowedCertRevocationList::from_der(&der).is_err() {
             return Err(damaged());

@@ -19,10 +19,11 @@ const NO_VALUES: &str = "its copy was made before it had values, and the server 
 const TOO_LATE: &str = "the marker came when the cut was passed";
 
 /// Gives what the cluster sees of the rest of control.
-fn view(coordinator: &Coordinator, is_running: bool, see: impl FnOnce(&View<'_>)) {
+fn view(coordinator: &Coordinator, is_running: bool, is_left: bool, see: impl FnOnce(&View<'_>)) {
     see(&View {
         progress: coordinator.minimum(),
         is_running: is_running && !coordinator.is_at_the_end(),
+        is_left,
         cut: &|number, margin| coordinator.cut(number, margin),
         is_reported: &|| coordinator.is_reported(),
     });
@@ -248,11 +249,7 @@ impl Control {
         if let ServerWord::Here(here) = &word {
             let server = here.server;
             let address = self.sessions.get(&session).map(|peer| peer.address.clone()).unwrap_or_default();
-            if let Some(cluster) = &mut self.cluster
-                && self.server_sessions.get(&server).is_some_and(|present| *present > session)
-            {
-                cluster.comes_late(here);
-            }
+            self.with_cluster(|cluster| cluster.may_be_late(here, session));
             if let Err((code, text)) = self.may_be_one(here, &address) {
                 effects.push(ControlEffect::Notice(Notice::Refused { address, text: text.clone() }));
                 return self.refuse(session, code, text, effects);
@@ -260,7 +257,7 @@ impl Control {
             if let Some(peer) = self.sessions.get_mut(&session) {
                 peer.server = Some(server);
             }
-            self.with_cluster(|cluster| cluster.called_from(server, &address));
+            self.with_cluster(|cluster| cluster.called_from(here, session, &address));
             let former = self.server_sessions.insert(server, session).filter(|former| *former != session);
             effects.extend(former.map(|session| ControlEffect::Close { session }));
         }
@@ -283,10 +280,10 @@ impl Control {
             for (worker, incarnation) in gone {
                 self.remove_gone(now, worker, incarnation, effects);
             }
-            let is_running = self.started && self.ended.is_none();
+            let (is_running, is_left) = (self.started && self.ended.is_none(), self.is_left());
             let (Some(cluster), Some(coordinator)) = (&mut self.cluster, &self.coordinator) else { return };
             let mut out = Vec::new();
-            view(coordinator, is_running, |view| cluster.settle(now, view, &mut out));
+            view(coordinator, is_running, is_left, |view| cluster.settle(now, view, &mut out));
             if out.is_empty() {
                 return;
             }
@@ -301,7 +298,7 @@ impl Control {
         let (Some(cluster), Some(coordinator), None) = (&self.cluster, &self.coordinator, &self.ended) else {
             return;
         };
-        view(coordinator, self.started, |view| cluster.check_rest(self.latest, view));
+        view(coordinator, self.started, self.is_left(), |view| cluster.check_rest(self.latest, view));
     }
 
     fn carry_out(&mut self, now: Moment, out: Out, effects: &mut Vec<ControlEffect>) {

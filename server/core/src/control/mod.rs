@@ -10,6 +10,7 @@ mod coordinator;
 mod event;
 mod going;
 mod group;
+mod left;
 mod links;
 mod members;
 mod messages;
@@ -473,6 +474,7 @@ impl Control {
                 wanted: self.settings.workers,
                 since_ms: now.since(self.began).as_millis() as u64,
             },
+            None if self.is_left() => Phase::Left(self.final_values()),
             None => Phase::Running,
         }
     }

@@ -471,6 +471,7 @@ mod cuts;
 mod going;
 mod groups;
 mod keeping;
+mod left;
 mod losses;
 mod newcomers;
 mod refusals;

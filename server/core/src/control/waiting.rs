@@ -164,7 +164,8 @@ impl Control {
             return Some(Waiting { wait, since });
         }
         if coordinator.is_at_the_end() {
-            return None;
+            let wait = Wait::NobodyLeft { batches: 0 };
+            return self.is_left().then_some(Waiting { wait, since: Duration::ZERO });
         }
         if let Some((generation, missing, since)) =
             coordinator.groups.as_ref().and_then(|groups| groups.wait(now))

@@ -244,7 +244,13 @@ fn status() -> impl Strategy<Value = Status> {
             wanted,
             since_ms
         }),
-        prop::sample::select(vec![Phase::Running, Phase::Finished]),
+        prop::sample::select(vec![
+            Phase::Running,
+            Phase::Finished,
+            Phase::Left(FinalValues::Unkept),
+            Phase::Left(FinalValues::Keeping),
+        ]),
+        any::<u64>().prop_map(|number| Phase::Left(FinalValues::Kept { number })),
         text().prop_map(Phase::Failed),
     ];
     let progress = (any::<[u64; 3]>(), [float(), float(), float(), float(), float()]).prop_map(

@@ -20,7 +20,7 @@ use std::time::Duration;
 use bincode::{Decode, Encode};
 use slackline_core::ids::{Clock, Generation, Incarnation, Moment, ServerId, ShardId, WorkerId};
 use slackline_core::limits::PLACED_MAX;
-use slackline_core::wire::{Mark, Origin, Place, Placed, ServerOrder, ServerWord};
+use slackline_core::wire::{FinalValues, Mark, Origin, Place, Placed, ServerOrder, ServerWord};
 
 use doubts::Doubts;
 use map::{Map, Standing};
@@ -85,6 +85,8 @@ pub(super) struct View<'a> {
     pub(super) progress: Clock,
     /// Whether the run goes on, so that checkpoints are made.
     pub(super) is_running: bool,
+    /// Whether the work is done, and nobody is there for the final evaluation.
+    pub(super) is_left: bool,
     /// The mark for a number and a margin, and its clock.
     pub(super) cut: &'a dyn Fn(u64, u64) -> (Mark, Clock),
     /// Whether all results of the batches before the cut were heard; asked only where a checkpoint waits for nothing else.
@@ -347,6 +349,11 @@ impl Cluster {
             None => true,
         };
         is_kept && self.kept.doubts.is_settled()
+    }
+
+    /// Where the final values are, of a run whose work is done.
+    pub(super) fn final_values(&self) -> FinalValues {
+        self.kept.rounds.as_ref().map_or(FinalValues::Unkept, Rounds::final_values)
     }
 
     /// The checkpoint that is being made: no worker may enter before its cut.

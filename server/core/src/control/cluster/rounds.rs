@@ -9,7 +9,7 @@ use std::time::Duration;
 use bincode::{Decode, Encode};
 use slackline_core::ids::{Clock, Moment, ServerId, ShardId, WorkerId};
 use slackline_core::limits::PART_ENTRY_BYTES_MAX;
-use slackline_core::wire::{Mark, ServerOrder};
+use slackline_core::wire::{FinalValues, Mark, ServerOrder};
 
 use super::View;
 use super::notice::ClusterNotice;
@@ -21,7 +21,7 @@ const MARGIN: u64 = 2;
 /// Clocks between them at most.
 const MARGIN_MAX: u64 = 64;
 
-/// Tries of the last checkpoint of a run.
+/// Tries of the last checkpoint of a run; and of one of the same values, where nobody is there any more to evaluate them.
 const LAST_TRIES: u32 = 5;
 
 /// What is to be committed: the mark, its clock, and each shard's part.
@@ -59,6 +59,10 @@ pub(super) struct Rounds {
     /// The checkpoint of the final values is made, or given up.
     has_ended: bool,
     tries: u32,
+    /// The newest one has the final values, whether or not the run is over.
+    has_final: bool,
+    /// Tries of one of the final values before the run is over.
+    tries_left: u32,
     /// Rounds that were given up, for the assigner to hear of.
     dropped: bool,
 }
@@ -78,6 +82,8 @@ impl Rounds {
             is_ending: false,
             has_ended: false,
             tries: 0,
+            has_final: false,
+            tries_left: LAST_TRIES,
             dropped: false,
         }
     }
@@ -103,12 +109,35 @@ impl Rounds {
     /// Whether a checkpoint is wanted now.
     fn is_wanted(&self, now: Moment, view: &View<'_>) -> bool {
         let is_due = view.is_running && view.progress.0 >= self.last.0.saturating_add(self.every);
+        let is_due = is_due || self.keeps_final(view);
         now >= self.not_before && if self.is_ending { !self.has_ended } else { is_due }
+    }
+
+    /// Whether the final values are to be kept before the run is over: nobody is there to evaluate them.
+    fn keeps_final(&self, view: &View<'_>) -> bool {
+        view.is_left && self.final_values() == FinalValues::Keeping
+    }
+
+    /// Whether the one of the final values, which is wanted, has all that this one would have.
+    fn is_overtaken(&self, round: &Round, view: &View<'_>) -> bool {
+        let has_less =
+            if self.is_ending { !round.is_last } else { self.keeps_final(view) && !round.is_open() };
+        has_less && !round.is_committing
+    }
+
+    /// Where the final values are once nobody trains any more.
+    pub(super) fn final_values(&self) -> FinalValues {
+        match self.newest.filter(|_| self.has_final) {
+            Some(number) => FinalValues::Kept { number },
+            None if self.tries_left == 0 => FinalValues::Unkept,
+            None => FinalValues::Keeping,
+        }
     }
 
     /// Whether none is to be begun or committed, as far as the run goes on by itself.
     pub(super) fn rests(&self, now: Moment, view: &View<'_>) -> bool {
-        self.round.as_ref().map_or_else(|| !self.is_wanted(now, view), |round| !round.is_ready(view))
+        let rests = |round: &Round| !round.is_ready(view) && !self.is_overtaken(round, view);
+        self.round.as_ref().map_or_else(|| !self.is_wanted(now, view), rests)
     }
 
     /// Whether nothing of checkpoints holds the run up any more.
@@ -123,15 +152,14 @@ impl Rounds {
         view: &View<'_>,
         homes: &BTreeMap<ShardId, ServerId>,
     ) -> Option<Mark> {
-        if self.is_ending && self.round.as_ref().is_some_and(|round| !round.is_last && !round.is_committing) {
-            // The last one has all that this one would have.
+        if self.round.as_ref().is_some_and(|round| self.is_overtaken(round, view)) {
             self.round = None;
         }
         if self.round.is_some() || !self.is_wanted(now, view) {
             return None;
         }
         self.number += 1;
-        let (mark, clock) = if self.is_ending {
+        let (mark, clock) = if self.is_ending || self.keeps_final(view) {
             // Nobody is there any more: whatever was pushed is in it.
             let clock = view.progress;
             (Mark { number: self.number, cuts: Vec::new(), rest: Some(Clock(u64::MAX)) }, clock)
@@ -220,6 +248,8 @@ impl Rounds {
         if round.is_last {
             self.tries += 1;
             self.has_ended = self.tries >= LAST_TRIES;
+        } else if round.is_open() {
+            self.tries_left = self.tries_left.saturating_sub(1);
         }
     }
 
@@ -244,6 +274,7 @@ impl Rounds {
         };
         (self.last, self.newest, self.margin) = (round.clock, Some(number), MARGIN);
         self.has_ended |= round.is_last;
+        self.has_final |= round.is_open();
         self.dropped = true;
         notices.push(ClusterNotice::Saved { number, clock: round.clock, after: now.since(round.began) });
         true

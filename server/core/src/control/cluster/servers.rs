@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bincode::{Decode, Encode};
-use slackline_core::ids::{Moment, ServerId, ShardId};
+use slackline_core::ids::{Moment, ServerId, SessionId, ShardId};
 use slackline_core::limits::PLACES_MAX;
 use slackline_core::wire::{Here, Holding, Place, ServerOrder};
 
@@ -23,6 +23,9 @@ pub(super) struct Server {
     pub(super) boot: Option<u64>,
     /// Where that process calls from, for people.
     calls_from: String,
+    /// The session over which that process was first heard here: one that called before it is an older one. (Later ones say nothing of that:
+    /// whoever loses its session calls again.) Zero, which is before all of them, after a restart of the coordinator.
+    first: SessionId,
     /// The numbers of the processes in whose place others came, the oldest first. They are never this server again.
     replaced: Vec<u64>,
     pub(super) heard: Option<Moment>,
@@ -136,10 +139,12 @@ impl Cluster {
         self.kept.servers.get(&here.server).is_some_and(|server| server.replaced.contains(&here.boot))
     }
 
-    /// A process that is older than the present one of its server says so only now.
-    pub(crate) fn comes_late(&mut self, here: &Here) {
+    /// A process says over this session who it is. One that called before the present one of its server was first heard is older, however late
+    /// its word comes.
+    pub(crate) fn may_be_late(&mut self, here: &Here, session: SessionId) {
         if let Some(server) = self.kept.servers.get_mut(&here.server)
-            && server.boot != Some(here.boot)
+            && server.boot.is_some_and(|boot| boot != here.boot)
+            && session < server.first
         {
             server.replace(here.boot);
         }
@@ -150,10 +155,13 @@ impl Cluster {
         self.kept.servers.get(&id).map_or("", |server| &server.calls_from)
     }
 
-    /// The process of a server is there, and calls from this address.
-    pub(crate) fn called_from(&mut self, id: ServerId, address: &str) {
-        if let Some(server) = self.kept.servers.get_mut(&id) {
+    /// The process of a server is there, over this session and from this address; what it says follows.
+    pub(crate) fn called_from(&mut self, here: &Here, session: SessionId, address: &str) {
+        if let Some(server) = self.kept.servers.get_mut(&here.server) {
             address.clone_into(&mut server.calls_from);
+            if server.boot != Some(here.boot) {
+                server.first = session;
+            }
         }
     }
 
@@ -233,7 +241,7 @@ impl Cluster {
         self.is_due = true;
         for server in self.kept.servers.values_mut() {
             server.heard = server.heard.map(|_| now);
-            (server.is_connected, server.asks) = (false, false);
+            (server.is_connected, server.asks, server.first) = (false, false, SessionId(0));
         }
         if let Some(rounds) = &mut self.kept.rounds {
             rounds.restart();

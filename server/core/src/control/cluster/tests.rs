@@ -84,7 +84,7 @@ impl Table {
                 let clock = Clock(progress.0 + margin);
                 (Mark { number, cuts: Vec::new(), rest: Some(clock) }, clock)
             };
-            let view = View { progress, is_running: true, cut: &cut, is_reported: &|| true };
+            let view = View { progress, is_running: true, is_left: false, cut: &cut, is_reported: &|| true };
             let mut out = Vec::new();
             self.cluster.settle(self.now, &view, &mut out);
             self.cluster.check_invariants();

@@ -125,6 +125,34 @@ fn of_two_processes_of_one_index_the_newer_stays_and_the_older_is_refused_with_b
     assert_eq!(refusals(&calls(&mut desk, 8, 73)), []);
 }
 
+// Found by reading: the older one lost its session between the newer one's call and its first word, so that its own call was the later one,
+// and the newer one was refused for good.
+#[test]
+fn a_process_is_not_older_because_the_one_before_it_has_called_again() {
+    let is_taken = |desk: &mut Desk, older: u64| {
+        desk.open(5, Role::Server);
+        desk.event(ControlEvent::Closed { session: SessionId(1) });
+        assert_eq!(refusals(&calls(desk, 6, older)), []);
+        // Its first word.
+        let effects = says(desk, 5, 72);
+        assert_eq!(refusals(&effects), []);
+        assert!(effects.contains(&ControlEffect::Close { session: SessionId(6) }));
+        assert_eq!(refusals(&calls(desk, 7, older)).len(), 1, "and the older one is none any more");
+        desk.event(ControlEvent::Closed { session: SessionId(5) });
+        assert_eq!(refusals(&calls(desk, 8, 72)), []);
+    };
+    let mut desk = Desk::new(ControlSettings { servers: 2, ..settings(1) });
+    assert_eq!(refusals(&calls(&mut desk, 1, 71)), []);
+    // So it is after a restart of the coordinator, which counts sessions anew.
+    let state = desk.control.state().unwrap();
+    let mut effects = Vec::new();
+    let settings = ControlSettings { servers: 2, ..settings(1) };
+    let control = Control::restore(settings, &state, Vec::new(), desk.now, &mut effects).unwrap();
+    let mut again = Desk { control, now: desk.now };
+    is_taken(&mut desk, 71);
+    is_taken(&mut again, 71);
+}
+
 #[test]
 fn what_an_older_process_says_late_unseats_nobody() {
     let mut desk = Desk::new(ControlSettings { servers: 2, ..settings(1) });
@@ -134,4 +162,10 @@ fn what_an_older_process_says_late_unseats_nobody() {
     assert_eq!(refusals(&calls(&mut desk, 3, 71)).len(), 1);
     desk.event(ControlEvent::Closed { session: SessionId(2) });
     assert_eq!(refusals(&calls(&mut desk, 4, 72)), []);
+    // One that called before the present one was first heard is older also where that one has called again since, or is away.
+    desk.open(5, Role::Server);
+    assert_eq!(refusals(&calls(&mut desk, 6, 73)), []);
+    desk.event(ControlEvent::Closed { session: SessionId(6) });
+    assert_eq!(refusals(&says(&mut desk, 5, 70)).len(), 1);
+    assert_eq!(refusals(&calls(&mut desk, 7, 73)), []);
 }
