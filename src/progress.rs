@@ -32,7 +32,9 @@ impl Display {
                 self.put(format!("waiting for workers: {here} of {wanted} here"), progress.as_ref());
             }
             // A wait that has lasted is worth more than a speed of nothing.
-            (Phase::Running | Phase::Left(_), Some(progress)) if status.waits.first().is_some_and(is_long) => {
+            (Phase::Running | Phase::Left(_), Some(progress))
+                if status.waits.first().is_some_and(is_long) =>
+            {
                 let text = status.waits.first().map_or_else(String::new, |wait| wait.text.shown());
                 self.put(text, Some(progress));
             }

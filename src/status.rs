@@ -36,7 +36,9 @@ fn render(address: &str, status: &Status) -> String {
         Phase::Running => writeln!(out, "running"),
         Phase::Finished => writeln!(out, "finished"),
         Phase::Failed(text) => writeln!(out, "failed: {text}"),
-        Phase::Left(values) => writeln!(out, "all samples are used, and the final evaluation is not made{}", kept_at(values)),
+        Phase::Left(values) => {
+            writeln!(out, "all samples are used, and the final evaluation is not made{}", kept_at(values))
+        }
     };
     if let Some(progress) = &status.progress {
         let _ = writeln!(

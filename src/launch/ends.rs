@@ -114,7 +114,11 @@ mod tests {
         for (samples, is_hopeless) in [(9, true), (10, false)] {
             saving.progress = Some(Progress { samples, samples_total: 10, ..Progress::default() });
             for was_killed in [false, true] {
-                assert_eq!(all.hopeless(&saving, was_killed).is_some(), is_hopeless, "{samples} of 10 samples");
+                assert_eq!(
+                    all.hopeless(&saving, was_killed).is_some(),
+                    is_hopeless,
+                    "{samples} of 10 samples"
+                );
             }
         }
         // So is that of values that nobody is there to evaluate.

@@ -30,7 +30,9 @@ fn a_leader_that_dies_before_it_has_told_the_servers_of_the_end_leaves_that_to_a
         assert!(!said.contains("refuses this process"), "{said}");
     }
     let took = killed.elapsed();
-    for (worker, words) in apart.workers.iter().map(|worker| (worker, "the run is ")).chain([(&late, "the run is complete")]) {
+    for (worker, words) in
+        apart.workers.iter().map(|worker| (worker, "the run is ")).chain([(&late, "the run is complete")])
+    {
         let ended = worker.end();
         assert!(ended.error.contains(words), "{}", ended.error);
     }

@@ -71,7 +71,8 @@ impl Keeper {
         let key = format!("{PREFIX}/{run:016x}/{row}");
         let body = format!(r#"{{"key":"{}","value":"{}"}}"#, base64(&key), base64(value));
         let length = body.len();
-        let head = format!("POST /v3/kv/put HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {length}");
+        let head =
+            format!("POST /v3/kv/put HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {length}");
         let answer = self.members[0].ask(&format!("{head}\r\n\r\n{body}")).unwrap();
         assert!(answer.lines().next().is_some_and(|line| line.contains(" 200 ")), "{answer}");
     }
@@ -83,7 +84,8 @@ impl Keeper {
     pub(crate) fn start_again(&mut self) {
         let ports: Vec<_> = self.members.iter().map(|member| member.ports).collect();
         for (index, member) in self.members.iter().enumerate() {
-            *member.process.borrow_mut() = launch(&member.folder, index, &ports, self.keys.as_deref()).unwrap();
+            *member.process.borrow_mut() =
+                launch(&member.folder, index, &ports, self.keys.as_deref()).unwrap();
         }
     }
 

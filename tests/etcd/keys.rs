@@ -35,7 +35,10 @@ fn with_etcds_only_candidates_with_the_right_keys_lead_and_the_others_say_what_i
         ("foreign".to_owned(), "is not signed by the authority in foreign/ca.pem"),
         // etcd does not trust the one that has signed this certificate.
         (mixed(&stage, "stranger", "vault", "foreign"), "accept the certificate stranger/server.pem"),
-        (mixed(&stage, "former", "vault", "vault/machines/former"), "accept the certificate former/server.pem"),
+        (
+            mixed(&stage, "former", "vault", "vault/machines/former"),
+            "accept the certificate former/server.pem",
+        ),
     ];
     for (keys, words) in others {
         let keys = format!("cluster.store_keys={keys:?}");

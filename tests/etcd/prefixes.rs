@@ -52,7 +52,8 @@ fn a_second_cluster_of_the_same_configuration_is_refused_by_name_whether_or_not_
     let coordinators = resolved(&borrowed(&first)).config.cluster.coordinators;
     let is_refused = |at: &str| {
         let refused = candidate(&other, 0, &[]).end();
-        let words = format!("another cluster of the same configuration keeps its run at test/{:016x}/", hash(&first));
+        let words =
+            format!("another cluster of the same configuration keeps its run at test/{:016x}/", hash(&first));
         assert!(refused.code == 2 && refused.error.contains(&words), "{}", refused.error);
         assert!(refused.error.contains(&format!("its coordinator is at {at}, which")), "{}", refused.error);
     };

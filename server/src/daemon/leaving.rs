@@ -68,7 +68,9 @@ impl Daemon {
         let Some(mut ledger) = self.memory.ledger.take() else { return };
         let told = async {
             if let Err(error) = ledger.say_told().await {
-                tracing::warn!("{error}; a candidate that stands by tells the servers once more that the run is over");
+                tracing::warn!(
+                    "{error}; a candidate that stands by tells the servers once more that the run is over"
+                );
             }
             ledger.close().await;
         };

@@ -268,7 +268,10 @@ impl Standing {
     /// Does what is left of a run that is over, in the place of whoever led it: tells the servers, and for a lease whoever calls. A worker or
     /// server that lost its coordinator calls several times within it.
     async fn tell_all(&mut self, how: &str, mut leadership: Leadership) {
-        tracing::warn!("{}: {how}, and whoever led it was lost before the servers were told: it tells them", self.name);
+        tracing::warn!(
+            "{}: {how}, and whoever led it was lost before the servers were told: it tells them",
+            self.name
+        );
         let Cluster { servers, coordinator, lease, identity, network, .. } = &self.cluster;
         self.said.send_replace(Answer::Over { server: *coordinator, how: how.to_owned() });
         tokio::join!(peers::stop(servers, identity, network, "the run is over"), sleep(*lease));
@@ -311,7 +314,8 @@ impl Standing {
         if let (Some(how), true) = (&over, is_told) {
             return Ok(Some(Won::Over(how.clone(), None)));
         }
-        let is_gone = std::mem::take(fresh) && self.forget().await.inspect_err(|_| *fresh = true).map_err(failed)?;
+        let is_gone =
+            std::mem::take(fresh) && self.forget().await.inspect_err(|_| *fresh = true).map_err(failed)?;
         let (seen, as_who) = (if is_gone { 0 } else { revision }, (self.name.as_str(), self.lasts));
         let campaign = Leadership::campaign(self.caller.clone(), &self.rows, as_who, seen);
         match (campaign.await.map_err(failed)?, over) {

@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::caller::Caller;
 use super::protocol::{
-    Compare, KeyValue, LEASE_GRANT, LEASE_REVOKE, Lease, LeaseGrantRequest, LeaseId, Nothing, RANGE, RangeRequest,
-    RangeResponse, RequestOp, TXN, TxnRequest, TxnResponse,
+    Compare, KeyValue, LEASE_GRANT, LEASE_REVOKE, Lease, LeaseGrantRequest, LeaseId, Nothing, RANGE,
+    RangeRequest, RangeResponse, RequestOp, TXN, TxnRequest, TxnResponse,
 };
 use super::{EtcdError, Rows};
 

@@ -315,7 +315,8 @@ async fn a_row_that_is_damaged_or_of_another_program_is_refused_by_its_name() {
         let mut rotten = value.clone();
         rotten[value.len() - 1] ^= 0x80;
         put(&server, &key, rotten).await;
-        let refused = Store::open(server.caller(), rows.clone(), own(), lead(&server, "b").await).await.unwrap_err();
+        let refused =
+            Store::open(server.caller(), rows.clone(), own(), lead(&server, "b").await).await.unwrap_err();
         // A snapshot is named as a whole.
         let name = key.strip_suffix("000000").unwrap_or(&key);
         assert!(refused.to_string().contains(name), "{key}: {refused}");

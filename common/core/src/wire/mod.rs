@@ -30,8 +30,8 @@ pub use message::{
 pub use peer::{Hello, PeerMessage, Stranger};
 pub use report::{Report, Times};
 pub use status::{
-    FinalValues, HeldRow, Lack, MemberRow, Phase, PlaceRow, Progress, RefusedCounts, ServerRow, ShardRow, Status, WaitRow,
-    cut, milliseconds,
+    FinalValues, HeldRow, Lack, MemberRow, Phase, PlaceRow, Progress, RefusedCounts, ServerRow, ShardRow,
+    Status, WaitRow, cut, milliseconds,
 };
 
 use crate::limits::CONTROL_BYTES_MAX;

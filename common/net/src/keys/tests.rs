@@ -303,7 +303,10 @@ fn what_only_an_authority_can_revoke_whose_key_is_not_here_is_refused_by_name_an
     // What is revoked already needs no key.
     renew(directory.path(), Some("admin"), 7).unwrap();
     assert_eq!(revoke(directory.path(), "admin").unwrap().len(), 1);
-    assert_eq!(states(directory.path()).iter().filter(|(_, state)| matches!(state, State::Revoked(_))).count(), 2);
+    assert_eq!(
+        states(directory.path()).iter().filter(|(_, state)| matches!(state, State::Revoked(_))).count(),
+        2
+    );
 }
 
 #[test]
@@ -317,7 +320,9 @@ fn the_list_of_an_authority_whose_certificate_is_to_come_stays_and_one_that_nobo
     let kept = fs::read_to_string(&file).unwrap();
     assert!(kept.contains(foreign.trim()), "{kept}");
     fs::write(&file, kept + &foreign.repeat(40)).unwrap();
-    for said in [failure(directory.path(), Role::Worker), revoke(directory.path(), "worker").unwrap_err().to_string()] {
+    for said in
+        [failure(directory.path(), Role::Worker), revoke(directory.path(), "worker").unwrap_err().to_string()]
+    {
         assert!(said.contains("revoked.pem holds more than"), "{said}");
     }
 }

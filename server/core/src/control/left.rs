@@ -3,13 +3,14 @@
 
 use slackline_core::wire::FinalValues;
 
-use super::{Cluster, Control};
+use super::{Cluster, Control, Coordinator};
 
 impl Control {
-    /// Whether all samples are used, and nobody is there to evaluate the final values.
+    /// Whether all samples are used, and nobody is there to evaluate the final values. (In an allreduce the values go with the workers, and whose
+    /// loss it does not survive is decided there.)
     pub(super) fn is_left(&self) -> bool {
-        let awaits_evaluation = |coordinator: &super::Coordinator| {
-            coordinator.is_at_the_end() && !coordinator.is_over()
+        let awaits_evaluation = |coordinator: &Coordinator| {
+            coordinator.groups.is_none() && coordinator.is_at_the_end() && !coordinator.is_over()
         };
         self.started
             && self.ended.is_none()

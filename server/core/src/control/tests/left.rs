@@ -85,7 +85,6 @@ fn a_checkpoint_that_is_under_way_gives_way_to_that_of_the_final_values() {
     assert_eq!(desk.control.phase(desk.now), Phase::Left(FinalValues::Kept { number: 2 }));
     // A coordinator that is restarted meanwhile knows it.
     let (state, mut effects) = (desk.control.state().unwrap(), Vec::new());
-    let again =
-        Control::restore(with_checkpoints(1), &state, Vec::new(), desk.now, &mut effects).unwrap();
+    let again = Control::restore(with_checkpoints(1), &state, Vec::new(), desk.now, &mut effects).unwrap();
     assert_eq!(again.phase(desk.now), Phase::Left(FinalValues::Kept { number: 2 }));
 }
