@@ -15,7 +15,7 @@ fn stored(candidate: &Process) -> Vec<u64> {
     let said = candidate.transcript();
     let number = |line: &str| {
         let (before, _) = line.split_once(" is in the store")?;
-        before.rsplit_once("checkpoint ")?.1.parse().ok()
+        before.rsplit_once("checkpoint ")?.1.split_whitespace().next()?.parse().ok()
     };
     said.lines().filter_map(number).collect()
 }

@@ -1,6 +1,7 @@
 //! Workers that all go while the final evaluation is still to be made: the run ends by name, and what was trained is kept.
 
 use std::fs;
+use std::path::Path;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -53,6 +54,8 @@ fn left_alone(stage: &Stage, over: &[(&str, &str)]) -> (Process, Pid) {
     until_done(stage, EPOCH);
     kill(slow, Signal::SIGTERM).unwrap();
     run.line("left: it was told to go");
+    // Until the run has taken note of its end, so that the other one is the last.
+    until("its end", || (!Path::new("/proc").join(slow.to_string()).exists()).then_some(()));
     (run, fast)
 }
 
@@ -93,8 +96,9 @@ fn a_worker_that_is_killed_in_the_final_evaluation_leaves_what_was_trained_in_a_
     let ended = run.end();
     assert_eq!(ended.code, 137, "{}", ended.error);
     let error = ended.error.lines().last().unwrap();
-    let is_named = |words: &str| assert!(error.contains(words), "{words}: {error}");
-    ["ended (signal 9) before the run was over; ", "final evaluation", "checkpoint 1 has what"].map(is_named);
+    for words in ["ended (signal 9) before the run was over; ", "final evaluation", "checkpoint 1 has what"] {
+        assert!(error.contains(words), "{words}: {error}");
+    }
     is_kept(&stage);
 }
 

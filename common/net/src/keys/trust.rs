@@ -99,10 +99,6 @@ impl Trust {
         &self.authorities
     }
 
-    pub(super) fn lists(&self) -> &[List] {
-        &self.lists
-    }
-
     /// Whether one of the authorities has signed a certificate. It says nothing about dates and revocation.
     pub(crate) fn has_signed(&self, certificate: &[u8]) -> bool {
         let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return false };
