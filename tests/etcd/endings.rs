@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use crate::cluster::resolved;
 use crate::keeper::Keeper;
+use crate::process::Process;
 use crate::stage::Stage;
-use crate::{Apart, TAKEOVER, borrowed, settings};
+use crate::{Apart, TAKEOVER, borrowed, candidate, settings};
 
 // Found by reading: a leader that was killed after it had written that the run is over, and before it told anybody, left servers that
 // waited for a coordinator for ever, while the candidates that stood by ended.
@@ -39,4 +40,28 @@ fn a_leader_that_dies_before_it_has_told_the_servers_of_the_end_leaves_that_to_a
     assert!(other.end_well().error.contains("ends: the run is complete"));
     println!("the servers were told {:.2} s after the leader's death", took.as_secs_f64());
     assert!(took < TAKEOVER, "{took:?}");
+}
+
+#[test]
+fn a_candidate_that_is_started_when_all_are_lost_tells_the_servers_of_the_end_before_anything_else() {
+    let Some(keeper) = Keeper::start() else { return };
+    let stage = Stage::new();
+    let settings = settings(&keeper, &[]);
+    let apart = Apart::start_with(&stage, &settings);
+    apart.leader();
+    keeper.put(resolved(&borrowed(&settings)).hash(), "over", "the run failed: a disk was lost");
+    apart.candidates.iter().for_each(Process::kill);
+    let again = candidate(&apart.cluster, 0, &[]);
+    again.line("it tells them");
+    apart.cluster.end_well();
+    // It ends as the run did.
+    let ended = again.end();
+    assert!(
+        ended.code == 1 && ended.error.contains("error: the run failed: a disk was lost"),
+        "{}",
+        ended.error
+    );
+    for worker in &apart.workers {
+        assert!(worker.end().error.contains("the run "));
+    }
 }
