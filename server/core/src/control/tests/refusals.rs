@@ -1,7 +1,7 @@
 //! Servers that the coordinator refuses, as they see that themselves, and as the coordinator does.
 
 use super::*;
-use slackline_core::wire::{Here, Refusal, ServerWord, Text};
+use slackline_core::wire::{Here, Phase, Refusal, ServerWord, Text};
 
 /// Another server than the coordinator's, with a worker and an open session with the coordinator.
 fn server() -> Desk {
