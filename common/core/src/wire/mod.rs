@@ -37,7 +37,7 @@ pub use status::{
 use crate::limits::CONTROL_BYTES_MAX;
 
 /// Protocol version; part of the ALPN name and of the first message.
-pub const PROTOCOL: u32 = 6;
+pub const PROTOCOL: u32 = 7;
 
 /// ALPN name of the protocol.
 pub const ALPN: &[u8] = b"slackline/1";

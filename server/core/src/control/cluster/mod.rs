@@ -4,6 +4,7 @@
 //! Two rules are rigid. A map is stored before any server is told of it, so a coordinator that is restarted never says less than it has
 //! said. And no generation of a shard is used twice.
 
+mod copies;
 mod doubts;
 mod formers;
 mod going;
@@ -178,7 +179,7 @@ impl Cluster {
     /// A server says something.
     pub(super) fn word(&mut self, now: Moment, server: ServerId, word: ServerWord) {
         self.is_due = true;
-        self.heard(now, server);
+        self.heard(now, server, &word);
         let pause = self.settings.lease;
         let Kept { map, rounds, notices, servers, doubts, .. } = &mut self.kept;
         match word {
@@ -389,6 +390,7 @@ impl Cluster {
         self.settle_going(now);
         let (live, staying) = (self.live(), self.staying());
         let before = self.kept.map.clone();
+        self.settle_copies(now);
         self.kept.map.choose_backups(&live, &staying);
         self.kept.is_changed |= before != self.kept.map;
         self.store(out);

@@ -1,5 +1,6 @@
 //! Servers that are lost, come back and are restarted; maps that are stored before they are told; the last steps of workers that are gone.
 
+mod copies;
 mod formers;
 mod going;
 mod moves;
