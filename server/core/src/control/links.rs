@@ -165,7 +165,7 @@ impl Control {
                 let changes = match self.places.order(number, &places) {
                     Ok(Some(changes)) => changes,
                     Ok(None) => return,
-                    Err(text) => return self.end(End::Failed(text), effects),
+                    Err(text) => return self.drop_out(End::Refused(text), effects),
                 };
                 for change in changes {
                     let is_loaded = change.place.is_some_and(|place| place.is_loaded());

@@ -259,7 +259,7 @@ impl Control {
                 self.cluster.iter_mut().for_each(|cluster| cluster.forgive(by, now));
                 self.coordinator_heard = self.coordinator_heard.after(by).min(now);
             }
-            ControlEvent::Interrupt { reason } => self.end(End::Stopped(reason), effects),
+            ControlEvent::Broken { why } => self.drop_out(End::Failed(why), effects),
             ControlEvent::Leave { reason } => self.told_to_go(now, reason, effects),
             event => self.cluster_event(now, event, effects),
         }

@@ -250,7 +250,7 @@ fn a_restarted_coordinator_goes_on_with_its_members_and_repeats_the_work_that_wa
 fn a_run_that_failed_or_was_stopped_goes_on_when_it_is_started_again() {
     let mut desk = Desk::new(settings(1));
     let (worker, incarnation) = desk.enlist(0);
-    desk.event(ControlEvent::Interrupt { reason: "terminated".to_owned() });
+    desk.event(ControlEvent::Leave { reason: "terminated".to_owned() });
     assert!(matches!(desk.control.ended(), Some(End::Stopped(_))));
     let state = desk.control.state().unwrap();
     let mut effects = Vec::new();

@@ -118,3 +118,35 @@ fn what_an_older_process_says_late_unseats_nobody() {
     desk.event(ControlEvent::Closed { session: SessionId(2) });
     assert_eq!(refusals(&calls(&mut desk, 4, 72)), []);
 }
+
+fn order(number: u64) -> ControlEvent {
+    ControlEvent::Ordered(ServerOrder::Places { number, run: 0, from: None, places: Vec::new() })
+}
+
+// Found by reading: a server that could not follow an order, or had lost a thread, told its workers that the run ends, and they ended.
+#[test]
+fn a_server_that_cannot_do_what_it_is_ordered_or_is_broken_ends_no_worker() {
+    let why = "the thread of shard 0 has ended";
+    for is_broken in [false, true] {
+        let mut desk = server();
+        desk.event(order(5));
+        desk.register(1, WorkerId(0), Incarnation(1));
+        let (effects, end) = if is_broken {
+            (desk.event(ControlEvent::Broken { why: why.to_owned() }), End::Failed(why.to_owned()))
+        } else {
+            desk.event(ControlEvent::CoordinatorLost);
+            desk.event(ControlEvent::CoordinatorOpened);
+            let text = "the coordinator was restarted without its memory (map 1 after map 5): its run is another one; start the run \
+                        again, or resume it from a checkpoint";
+            (desk.event(order(1)), End::Refused(text.to_owned()))
+        };
+        assert_eq!(effects, [ControlEffect::End(end.clone())]);
+        assert_eq!(desk.control.ended(), Some(&end));
+    }
+    // With the coordinator's own the run ends, and all workers hear why.
+    let mut desk = Desk::new(settings(1));
+    desk.enlist(0);
+    let effects = desk.event(ControlEvent::Broken { why: why.to_owned() });
+    assert_eq!(refusals(&effects), [(RefusalCode::Stopped, format!("server 0 ends: {why}"))]);
+    assert_eq!(desk.control.ended(), Some(&End::Failed(why.to_owned())));
+}
