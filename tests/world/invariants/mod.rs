@@ -20,7 +20,7 @@ pub(crate) fn all(scenario: &Scenario, problem: &dyn Problem) -> Vec<Box<dyn Law
         Box::new(counted_once::CountedOnce::new(scenario, problem)),
         Box::new(read_rule::ReadRule::new(scenario)),
         Box::new(version_staleness::VersionStaleness::new(scenario)),
-        Box::new(sample_use::SampleUse::default()),
+        Box::new(sample_use::SampleUse::new(scenario)),
         Box::new(whole_steps::WholeSteps::new(scenario)),
         Box::new(last_evaluation::LastEvaluation::default()),
     ]

@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use slackline_core::config::Steps;
-use slackline_core::ids::{BatchIndex, Incarnation, Sequence, ShardId, WorkerId};
+use slackline_core::ids::{BatchIndex, Clock, Incarnation, Sequence, ShardId, WorkerId};
 use slackline_core::schedule::DataOrder;
-use slackline_core::wire::PushOutcome;
+use slackline_core::wire::{Mark, PushOutcome};
 use slackline_server_core::ShardEvent;
 
 use crate::simulation::Scenario;
@@ -20,10 +20,19 @@ const LAW: &str = "sample use";
 /// A push as one shard knows it.
 type Name = (ShardId, WorkerId, Incarnation, Sequence);
 
+/// What it truly is.
+#[derive(Clone, Copy, Debug)]
+struct Arrived {
+    origin: PushKey,
+    batch: BatchIndex,
+    samples: u32,
+    clock: Clock,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct SampleUse {
-    arrived: BTreeMap<Name, (PushKey, BatchIndex, u32)>,
+    arrived: BTreeMap<Name, Arrived>,
     /// Those that were answered.
     settled: BTreeSet<Name>,
     /// Which shards applied which push of which batch.
@@ -32,11 +41,47 @@ pub(crate) struct SampleUse {
     /// A worker came or was told to go.
     changed: bool,
     dropped: bool,
-    /// Updates were lost with a server, which durability allowed.
+    /// Updates were lost with a server, which durability allowed, and the data did not go back to before them.
     lossy: bool,
+    /// Batches follow the workers' speeds.
+    is_proportional: bool,
 }
 
 impl SampleUse {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        Self { is_proportional: scenario.proportional, ..Self::default() }
+    }
+
+    /// A shard begins anew from a checkpoint: it has the pushes below the cut and no others.
+    fn restored(&mut self, shard: ShardId, mark: &Mark) {
+        let cut_of = |worker| {
+            let named = mark.cuts.iter().find(|(one, _)| *one == worker).map(|(_, cut)| *cut);
+            named.or(mark.rest).unwrap_or_default()
+        };
+        let of_shard = |name: &Name| name.0 == shard;
+        let is_in = |arrived: &Arrived| arrived.clock < cut_of(arrived.origin.worker);
+        let beyond: BTreeSet<PushKey> = self
+            .arrived
+            .iter()
+            .filter(|(name, arrived)| of_shard(name) && !is_in(arrived))
+            .map(|(_, arrived)| arrived.origin)
+            .collect();
+        self.arrived.retain(|name, arrived| !of_shard(name) || is_in(arrived));
+        self.settled.retain(|name| !of_shard(name) || self.arrived.contains_key(name));
+        self.drop_from(shard, |key| beyond.contains(key));
+    }
+
+    /// A shard does not have some pushes any more.
+    fn drop_from(&mut self, shard: ShardId, is_gone: impl Fn(&PushKey) -> bool) {
+        for pushes in self.applied.values_mut() {
+            for (_, (shards, _)) in pushes.iter_mut().filter(|(key, _)| is_gone(key)) {
+                shards.remove(&shard);
+            }
+            pushes.retain(|_, (shards, _)| !shards.is_empty());
+        }
+        self.applied.retain(|_, pushes| !pushes.is_empty());
+    }
+
     fn over(&self, scenario: &Scenario, shard_count: usize, recorded: u64) -> Verdict {
         let Scenario { seed, samples, epochs, .. } = *scenario;
         // The last report can be lost with its connection; none is counted twice.
@@ -80,18 +125,24 @@ impl Law for SampleUse {
         match sight {
             Sight::Disturbed => self.disturbed = true,
             Sight::Changed => self.changed = true,
-            Sight::Restored { .. } => self.lossy = true,
+            Sight::Restored { shard, mark } => {
+                self.lossy = true;
+                self.restored(shard.id(), mark);
+            }
+            // Batches of other sizes are made of what is done again.
+            Sight::WentBack => self.lossy = self.is_proportional,
             Sight::CutBack { is_kept, .. } => self.lossy |= !is_kept,
             Sight::Before { shard, event: ShardEvent::Push(push), origin: Some(origin), .. } => {
                 let name = (shard.id(), push.worker, push.incarnation, push.sequence);
-                self.arrived.entry(name).or_insert((*origin, push.batch, push.samples));
+                let (origin, batch, samples, clock) = (*origin, push.batch, push.samples, push.clock);
+                self.arrived.entry(name).or_insert(Arrived { origin, batch, samples, clock });
             }
             Sight::Before { shard, event: ShardEvent::Resolve { worker, incarnation, through }, .. } => {
                 // Where steps are whole, what waits of a worker that is gone is applied; there is nobody to be told.
                 let of_it = (shard.id(), *worker, *incarnation, Sequence(0))
                     ..=(shard.id(), *worker, *incarnation, *through);
                 let waits = self.arrived.range(of_it).filter(|(name, _)| !self.settled.contains(*name));
-                for (origin, batch, samples) in waits.map(|(_, arrived)| *arrived) {
+                for Arrived { origin, batch, samples, .. } in waits.map(|(_, arrived)| *arrived) {
                     let (shards, count) = self.applied.entry(batch).or_default().entry(origin).or_default();
                     shards.insert(shard.id());
                     *count = samples;
@@ -104,7 +155,7 @@ impl Law for SampleUse {
                 self.dropped |= matches!(pushed.outcome, PushOutcome::Dropped(_));
                 if let (
                     PushOutcome::Applied { .. } | PushOutcome::Gathered { .. },
-                    Some((origin, batch, samples)),
+                    Some(Arrived { origin, batch, samples, .. }),
                 ) = (pushed.outcome, self.arrived.get(&name))
                 {
                     let pushes = self.applied.entry(*batch).or_default();
@@ -127,12 +178,6 @@ impl Law for SampleUse {
     fn forget(&mut self, shard: ShardId) {
         self.arrived.retain(|(of, ..), _| *of != shard);
         self.settled.retain(|(of, ..)| *of != shard);
-        for pushes in self.applied.values_mut() {
-            pushes.values_mut().for_each(|(shards, _)| {
-                shards.remove(&shard);
-            });
-            pushes.retain(|_, (shards, _)| !shards.is_empty());
-        }
-        self.applied.retain(|_, pushes| !pushes.is_empty());
+        self.drop_from(shard, |_| true);
     }
 }

@@ -1,6 +1,7 @@
 //! What is to happen and when: ordered by time, then by the order in which it was decided.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use slackline_core::ids::{BatchIndex, Moment, ShardId};
 use slackline_core::wire::Place;
@@ -58,6 +59,8 @@ pub(crate) enum Happening {
     Start,
     /// A server crashes, or comes back without its memory.
     Reboot { server: usize },
+    /// A server freezes for so long, and what it is connected to stays so.
+    Freeze { server: usize, length: Duration },
     /// Something goes wrong.
     Mishap,
     /// From here on nothing goes wrong any more.

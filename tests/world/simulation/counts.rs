@@ -26,6 +26,10 @@ pub(crate) struct Counts {
     /// Of those from a disk: where it was a former primary's.
     pub(crate) returns: u64,
     pub(crate) checkpoint_restores: u64,
+    /// Runs that went back to a checkpoint as a whole.
+    pub(crate) went_back: u64,
+    /// Copies that were away when their primary had lost the shard.
+    pub(crate) copies_awaited: u64,
     pub(crate) checkpoints: u64,
     pub(crate) fences: u64,
     pub(crate) doubts: u64,
@@ -40,7 +44,7 @@ pub(crate) struct Counts {
 
 impl Counts {
     /// The counts with their names.
-    pub(crate) const fn named(&self) -> [(&'static str, u64); 26] {
+    pub(crate) const fn named(&self) -> [(&'static str, u64); 28] {
         [
             ("workers crashed", self.worker_crashes),
             ("workers frozen", self.worker_freezes),
@@ -61,6 +65,8 @@ impl Counts {
             ("restores from disk", self.disk_restores),
             ("returns to a former primary's disk", self.returns),
             ("restores from a checkpoint", self.checkpoint_restores),
+            ("runs that went back to a checkpoint as a whole", self.went_back),
+            ("copies that were waited for", self.copies_awaited),
             ("checkpoints", self.checkpoints),
             ("workers fenced", self.fences),
             ("doubts", self.doubts),
@@ -91,6 +97,8 @@ impl Counts {
         self.disk_restores += other.disk_restores;
         self.returns += other.returns;
         self.checkpoint_restores += other.checkpoint_restores;
+        self.went_back += other.went_back;
+        self.copies_awaited += other.copies_awaited;
         self.checkpoints += other.checkpoints;
         self.fences += other.fences;
         self.doubts += other.doubts;

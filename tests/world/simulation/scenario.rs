@@ -123,6 +123,8 @@ pub(crate) struct Scenario {
     pub(crate) checkpoint_every: Option<u64>,
     /// A server that crashes and comes back without its memory, and when.
     pub(crate) reboot: Option<(usize, Duration)>,
+    /// A server that freezes, when, and for how long.
+    pub(crate) freeze: Option<(usize, Duration, Duration)>,
 }
 
 impl Scenario {
@@ -167,6 +169,7 @@ impl Scenario {
             steps: if chance.happens(500) { Steps::Whole } else { Steps::Parts },
             checkpoint_every,
             reboot: None,
+            freeze: None,
         };
         let workers = u64::from(scenario.workers);
         // What adds up in a long run must not diverge either.

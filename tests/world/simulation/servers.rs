@@ -6,7 +6,7 @@ use slackline_core::config::Guard;
 use slackline_core::ids::{Generation, Moment, ServerId, SessionId, ShardId};
 use slackline_core::role::Role;
 use slackline_core::wire::{Holding, Place, Text, ToPeer, ToServer, TransferHeader};
-use slackline_server_core::control::End;
+use slackline_server_core::control::{ClusterNotice, End};
 use slackline_server_core::shard::Push;
 use slackline_server_core::waits::Wait;
 use slackline_server_core::{
@@ -350,6 +350,13 @@ impl World {
                 if server == 0 && self.servers[0].control.is_started() =>
             {
                 self.see(&Sight::Changed)?;
+            }
+            ControlEffect::Notice(Notice::WentBack { .. }) => {
+                self.counts.went_back += 1;
+                self.see(&Sight::WentBack)?;
+            }
+            ControlEffect::Notice(Notice::Cluster(ClusterNotice::WaitsForCopy { .. })) => {
+                self.counts.copies_awaited += 1;
             }
             ControlEffect::Notice(_) => {}
             ControlEffect::End(End::Stopped(reason)) if reason == TOLD_TO_GO => self.crash_server(server)?,

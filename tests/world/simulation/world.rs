@@ -151,6 +151,9 @@ impl World {
         if let Some((server, when)) = self.scenario.reboot {
             self.agenda.at(self.now.after(when), Happening::Reboot { server });
         }
+        if let Some((server, when, length)) = self.scenario.freeze {
+            self.agenda.at(self.now.after(when), Happening::Freeze { server, length });
+        }
         self.agenda.at(self.now.after(self.scenario.storm), Happening::Calm);
     }
 
@@ -291,6 +294,10 @@ impl World {
             Happening::Stop { server } => self.stop_server(server),
             Happening::Start => self.start_process(),
             Happening::Reboot { server } => self.reboot(server),
+            Happening::Freeze { server, length } => {
+                self.freeze_until(server, self.now.after(length));
+                Ok(())
+            }
             Happening::Mishap => self.mishap(),
             Happening::Calm => self.calm(),
         }

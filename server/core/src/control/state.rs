@@ -13,7 +13,7 @@ use super::places::Places;
 use super::{Control, ControlEffect, ControlEvent, ControlSettings, End, Session, cluster, coordinator};
 
 /// The form of the bytes; another one is not read.
-const FORM: u32 = 4;
+const FORM: u32 = 5;
 
 /// Why a state cannot be kept or taken up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

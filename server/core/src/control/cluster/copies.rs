@@ -1,23 +1,22 @@
 //! Copies that are away: equal to what their primary has, or had, on servers that were not heard for a while (frozen, cut off).
 //!
-//! Such a copy is lost only when its primary goes on without it, and that is so only once the primary has been told. So nobody is told who
-//! is silent itself: where both were lost and one comes back, or is started again, the copy still counts. A primary that is started again
-//! without its state then gives the shard to the copy's server, away or not, and the shard waits for that one by name. Where there is a
-//! checkpoint it waits for two leases, as long as any loss of a server may take; then a state that is a little old is worth more than one
-//! that may never come.
+//! Such a copy is lost only when its primary goes on without it, and that is so only once the primary has been told. So it is told only when
+//! it has said something since the copy was missed, and is asked for that: where it is lost as well, and comes back or is started again, the
+//! copy still counts. A primary that is started again without its state gives the shard to the copy's server, away or not, and the shard
+//! waits for that one by name. Where there is a checkpoint it waits for two leases, as long as any loss of a server may take; then a state
+//! that is a little old is worth more than one that may never come.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bincode::{Decode, Encode};
-use slackline_core::config::timers::{PROMOTION, quiet};
+use slackline_core::config::timers::PROMOTION;
 use slackline_core::ids::{Moment, ServerId, ShardId};
 use slackline_core::limits::PLACES_MAX;
 use slackline_core::wire::Origin;
 
 use super::map::{Map, Servers, Slot};
 use super::notice::ClusterNotice;
-use super::servers::Server;
 use super::{Cluster, Kept};
 
 /// A server that led a shard and was started again without it, while the server that has the copy was not heard since.
@@ -60,16 +59,15 @@ impl Slot {
 }
 
 impl Map {
-    /// Primaries that hear of it go on without backups that are lost.
+    /// Primaries go on without backups that are lost, where these can be told that those are.
     pub(super) fn leave_lost(
         &mut self,
-        lost: &BTreeSet<ServerId>,
-        heard: &BTreeSet<ServerId>,
+        can_be_told: impl Fn(ServerId, ServerId) -> bool,
         notices: &mut Vec<ClusterNotice>,
     ) {
         for slot in self.slots.values_mut().filter(|slot| !slot.standing.is_away()) {
-            let is_lost = slot.place.backup.is_some_and(|backup| lost.contains(&backup.server));
-            if is_lost && heard.contains(&slot.place.primary) {
+            let primary = slot.place.primary;
+            if slot.place.backup.is_some_and(|backup| can_be_told(primary, backup.server)) {
                 slot.go_on_alone(notices);
             }
         }
@@ -103,21 +101,33 @@ impl Cluster {
         self.settings.lease * PROMOTION
     }
 
-    /// Primaries go on without backups that are lost, as soon as they hear of it.
-    pub(super) fn settle_copies(&mut self, now: Moment) {
-        let (own, least) = (self.settings.own, quiet(self.settings.lease));
-        let ids = |is: &dyn Fn(&ServerId, &Server) -> bool| -> BTreeSet<ServerId> {
-            self.kept.servers.iter().filter(|(id, server)| is(id, server)).map(|(id, _)| *id).collect()
-        };
-        let lost = ids(&|_, server| server.is_lost);
-        if lost.is_empty() {
-            return;
+    /// Asks the primaries of copies that are lost for a word: whoever is told what it knows says that it took it in.
+    pub(super) fn ask_primaries(&mut self, lost: &BTreeSet<ServerId>) {
+        let Kept { map, servers, .. } = &mut self.kept;
+        for slot in map.slots.values().filter(|slot| !slot.standing.is_away()) {
+            let is_lost = slot.place.backup.is_some_and(|backup| lost.contains(&backup.server));
+            if let Some(primary) = servers.get_mut(&slot.place.primary).filter(|_| is_lost) {
+                primary.tell_again();
+            }
         }
-        let heard = ids(&|id, server| {
-            let is_quick = server.heard.is_some_and(|heard| now.since(heard) < least);
-            server.is_live() && server.is_connected && (*id == own || is_quick)
-        });
-        self.kept.map.leave_lost(&lost, &heard, &mut self.kept.notices);
+    }
+
+    /// Primaries go on without backups that are lost.
+    pub(super) fn settle_copies(&mut self) {
+        let (own, servers) = (self.settings.own, &self.kept.servers);
+        let can_be_told = |primary: ServerId, backup: ServerId| {
+            let (Some(primary), Some(backup)) = (servers.get(&primary), servers.get(&backup)) else {
+                return false;
+            };
+            // One that was told to go is missed by nobody.
+            let has_spoken = backup.lost_at.is_none_or(|lost| primary.heard.is_some_and(|heard| heard >= lost));
+            backup.is_lost && primary.is_live() && primary.is_connected && has_spoken
+        };
+        let is_own = |primary: ServerId, backup: ServerId| {
+            primary == own && servers.get(&backup).is_some_and(|backup| backup.is_lost)
+        };
+        let is_told = |primary, backup| is_own(primary, backup) || can_be_told(primary, backup);
+        self.kept.map.leave_lost(is_told, &mut self.kept.notices);
     }
 
     /// Copies that are back, or were waited for long enough, are waited for no more.

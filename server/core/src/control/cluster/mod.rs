@@ -11,6 +11,7 @@ mod going;
 mod invariants;
 mod map;
 mod notice;
+mod restores;
 mod rounds;
 mod rows;
 mod servers;
@@ -26,6 +27,7 @@ use slackline_core::wire::{Mark, Origin, Place, Placed, ServerOrder, ServerWord}
 use doubts::Doubts;
 use map::{Map, Standing};
 pub use notice::ClusterNotice;
+use restores::Restores;
 use rounds::Rounds;
 pub(super) use rows::{PlaceLack, ServerView};
 use servers::Server;
@@ -77,6 +79,10 @@ pub(super) enum Out {
     Marked(Mark),
     /// The checkpoint that was being made is made or given up.
     Unmarked,
+    /// Every shard has gone back to this checkpoint: so must the data.
+    GoBack {
+        number: u64,
+    },
     Fail(String),
 }
 
@@ -86,6 +92,9 @@ pub(super) struct View<'a> {
     pub(super) progress: Clock,
     /// Whether the run goes on, so that checkpoints are made.
     pub(super) is_running: bool,
+    /// Batches that are done, and those that workers have.
+    pub(super) done: u64,
+    pub(super) in_hand: u64,
     /// The mark for a number and a margin, and its clock.
     pub(super) cut: &'a dyn Fn(u64, u64) -> (Mark, Clock),
     /// Whether all results of the batches before the cut were heard; asked only where a checkpoint waits for nothing else.
@@ -127,6 +136,9 @@ pub(super) struct Kept {
     doubts: Doubts,
     rounds: Option<Rounds>,
     is_trained: bool,
+    /// The generation of each shard when the work began.
+    begun: BTreeMap<ShardId, Generation>,
+    restores: Option<Restores>,
     /// The slowest worker's clock.
     progress: Clock,
     notices: Vec<ClusterNotice>,
@@ -158,6 +170,8 @@ impl Cluster {
             doubts: Doubts::default(),
             rounds: settings.every.map(|every| Rounds::new(every, from)),
             is_trained: false,
+            begun: BTreeMap::new(),
+            restores: None,
             progress: from.map_or(Clock(0), |(_, clock)| clock),
             notices: Vec::new(),
             failure: None,
@@ -251,40 +265,6 @@ impl Cluster {
         self.kept.map.slots.get(&shard).is_some_and(|slot| slot.place.primary == server)
     }
 
-    fn restored(&mut self, shard: ShardId, generation: Generation, clock: Clock) {
-        let Some(origin) = self.kept.map.restored(shard, generation) else { return };
-        self.kept.is_changed = true;
-        let (clock, lost) = match origin {
-            Origin::Checkpoint { number } => {
-                // A shard without members has no clock of its own; what is below the marker it has in any case.
-                let clock = clock.max(self.marker_of(number).unwrap_or_default());
-                (clock, self.kept.progress.0.saturating_sub(clock.0))
-            }
-            _ => (clock, 0),
-        };
-        self.kept.notices.push(ClusterNotice::Restored { shard, origin, clock, lost });
-    }
-
-    fn not_restored(&mut self, shard: ShardId, generation: Generation, why: &str) {
-        let newest = self.newest();
-        let verdict = self.kept.map.not_restored((shard, generation), why, newest, &mut self.kept.notices);
-        self.kept.is_changed = true;
-        if let Err(text) = verdict {
-            self.kept.failure.get_or_insert(text);
-        }
-    }
-
-    /// The marker clock of a checkpoint, where that is the newest or the one that the run goes on from.
-    fn marker_of(&self, number: u64) -> Option<Clock> {
-        let newest = self.kept.rounds.as_ref().and_then(Rounds::newest_marker);
-        newest.into_iter().chain(self.kept.from).find(|(of, _)| *of == number).map(|(_, clock)| clock)
-    }
-
-    fn newest(&self) -> Option<u64> {
-        let of_run = self.kept.rounds.as_ref().and_then(Rounds::newest);
-        of_run.or(self.resumed())
-    }
-
     /// A map is stored.
     pub(super) fn persisted(&mut self, number: u64) {
         if let Some(record) = self.kept.storing.take_if(|record| record.number == number) {
@@ -311,6 +291,7 @@ impl Cluster {
         if !self.kept.is_trained {
             (self.kept.is_trained, self.is_due) = (true, true);
             self.kept.is_changed |= self.kept.map.trained();
+            self.note_beginning();
         }
     }
 
@@ -390,7 +371,7 @@ impl Cluster {
         self.settle_going(now);
         let (live, staying) = (self.live(), self.staying());
         let before = self.kept.map.clone();
-        self.settle_copies(now);
+        self.settle_copies();
         self.kept.map.choose_backups(&live, &staying);
         self.kept.is_changed |= before != self.kept.map;
         self.store(out);
@@ -398,7 +379,10 @@ impl Cluster {
         self.tell_places(&mut orders);
         self.tell_going(&mut orders);
         self.settle_doubts(&mut orders);
-        self.settle_rounds(now, view, &mut orders, out);
+        // Where the data go back, a cut of the clocks of before would be none.
+        if !self.settle_restores(view, out) {
+            self.settle_rounds(now, view, &mut orders, out);
+        }
         out.extend(orders.into_iter().map(|(server, order)| Out::Order(server, order)));
         let news = self.news();
         out.extend(news.chunks(PLACED_MAX).map(|chunk| Out::Placed(chunk.to_vec())));

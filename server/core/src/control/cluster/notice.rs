@@ -209,7 +209,7 @@ impl fmt::Display for ClusterNotice {
             }
             Self::Restored { shard, origin, clock, lost } => write!(
                 f,
-                "{shard} is restored from {} at {clock}: {lost} clocks of it are lost, the other shards keep theirs",
+                "{shard} is restored from {} at {clock}: {lost} clocks of it are lost",
                 from(*origin)
             ),
             Self::NotRestored { shard, why } => write!(f, "{shard} could not be restored: {why}"),

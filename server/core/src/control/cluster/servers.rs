@@ -28,6 +28,8 @@ pub(super) struct Server {
     pub(super) heard: Option<Moment>,
     /// Its lease is over, or it was let go.
     pub(super) is_lost: bool,
+    /// When its lease was over.
+    pub(super) lost_at: Option<Moment>,
     /// It was told to go.
     pub(super) going: Option<Going>,
     /// It has the answer, over this session.
@@ -53,6 +55,11 @@ impl Server {
     /// Whether it can be counted on.
     pub(super) fn is_live(&self) -> bool {
         self.boot.is_some() && !self.is_lost
+    }
+
+    /// What it was told is told again.
+    pub(super) fn tell_again(&mut self) {
+        (self.places, self.told) = (None, 0);
     }
 
     fn replace(&mut self, boot: u64) {
@@ -96,7 +103,7 @@ impl Cluster {
         if matches!(word, ServerWord::Here(here) if server.boot.is_some_and(|boot| boot != here.boot)) {
             return;
         }
-        server.heard = Some(now);
+        (server.heard, server.lost_at) = (Some(now), None);
         // What a server that was let go still says does not bring it back.
         if !server.is_gone() && std::mem::take(&mut server.is_lost) {
             self.kept.notices.push(ClusterNotice::Back { server: id });
@@ -182,13 +189,13 @@ impl Cluster {
         if before != Some(here.boot) {
             before.into_iter().for_each(|before| server.replace(before));
             // A new process was told nothing, and the map has what becomes of the one before.
-            (server.is_lost, server.going) = (false, None);
+            (server.is_lost, server.lost_at, server.going) = (false, None, None);
         }
         server.may_go = false;
         let holds = here.holds.iter().filter(|holding| holding.on_disk).take(PLACES_MAX);
         server.disk = holds.map(|holding| (holding.shard, *holding)).collect();
-        (server.is_connected, server.places, server.told, server.took) = (true, None, 0, 0);
-        server.heard = Some(now);
+        server.tell_again();
+        (server.is_connected, server.took, server.heard) = (true, 0, Some(now));
         self.kept.doubts.forget_told(id);
         if let Some(rounds) = &mut self.kept.rounds {
             rounds.forget_told(id);
@@ -220,10 +227,11 @@ impl Cluster {
             let Some(heard) = server.heard.filter(|_| server.is_live()) else { continue };
             let silent = now.since(heard);
             if silent > lease {
-                server.is_lost = true;
+                (server.is_lost, server.lost_at) = (true, Some(now));
                 lost.push((*id, silent));
             }
         }
+        let ids: BTreeSet<_> = lost.iter().map(|(id, _)| *id).collect();
         for (id, silent) in lost {
             self.kept.notices.push(ClusterNotice::Lost { server: id, silent });
             self.change(now, |map, servers, notices| {
@@ -231,6 +239,7 @@ impl Cluster {
                 Ok(())
             });
         }
+        self.ask_primaries(&ids);
         self.tick_copies(now);
     }
 

@@ -5,6 +5,7 @@ mod formers;
 mod going;
 mod moves;
 mod processes;
+mod restores;
 mod resumed;
 mod room;
 
@@ -47,6 +48,10 @@ struct Table {
     /// Servers take orders in at once.
     takes: bool,
     progress: Clock,
+    /// Batches that are done, and those that workers have.
+    work: (u64, u64),
+    /// Checkpoints that the data are to go back to.
+    went_back: Vec<u64>,
 }
 
 impl Table {
@@ -62,6 +67,8 @@ impl Table {
             stores: true,
             takes: true,
             progress: Clock(0),
+            work: (0, 0),
+            went_back: Vec::new(),
         };
         (0..3).for_each(|server| table.here(server, 1, &[]));
         table
@@ -85,7 +92,9 @@ impl Table {
                 let clock = Clock(progress.0 + margin);
                 (Mark { number, cuts: Vec::new(), rest: Some(clock) }, clock)
             };
-            let view = View { progress, is_running: true, cut: &cut, is_reported: &|| true };
+            let (done, in_hand) = self.work;
+            let view =
+                View { progress, is_running: true, done, in_hand, cut: &cut, is_reported: &|| true };
             let mut out = Vec::new();
             self.cluster.settle(self.now, &view, &mut out);
             self.cluster.check_invariants();
@@ -117,6 +126,7 @@ impl Table {
             Out::Placed(placed) => self.placed.extend(placed),
             Out::Notice(notice) => self.notices.push(notice),
             Out::Fail(text) => self.failures.push(text),
+            Out::GoBack { number } => self.went_back.push(number),
             Out::Marked(_) | Out::Unmarked | Out::Commit { .. } => {}
         }
     }

@@ -93,7 +93,9 @@ fn a_primary_that_is_silent_itself_goes_on_without_its_copy_only_when_it_is_hear
     let mut table = Table::at_work(2);
     table.pass(1, &[1]);
     // Now server 1 is killed, or cut off.
+    (table.takes, table.orders) = (false, Vec::new());
     table.pass(3, &[]);
+    assert!(table.told(1).is_some(), "it is asked for a word");
     assert!(lines(&table).iter().any(|line| line.starts_with("server 2 was not heard")));
     assert!(!lines(&table).iter().any(|line| line.starts_with("server 1 was not heard")), "not yet");
     let backup = table.place(1).backup.unwrap();
@@ -108,7 +110,9 @@ fn a_primary_that_is_silent_itself_goes_on_without_its_copy_only_when_it_is_hear
 fn one_that_was_killed_after_its_copy_was_frozen_waits_for_that_copy() {
     let mut table = Table::at_work(2);
     table.pass(1, &[1]);
+    table.takes = false;
     table.pass(3, &[]);
+    table.takes = true;
     table.here(1, 2, &[]);
     assert_eq!((table.place(1).primary, table.failures.len()), (ServerId(2), 0));
     assert_eq!(lack(&table, 1), Some(Lack::Copy { former: ServerId(1) }));

@@ -38,7 +38,7 @@ fn a_server_is_given_no_more_places_than_an_order_can_name_and_another_takes_the
             patience: LEASE,
         };
         map.lost(lost, &servers, &mut Vec::new());
-        map.leave_lost(&[lost].into(), &live, &mut Vec::new());
+        map.leave_lost(|_, backup| backup == lost, &mut Vec::new());
         map.choose_backups(&live, &live);
     }
     let places = map.places();
@@ -67,7 +67,7 @@ fn a_shard_that_no_server_has_room_for_is_said_to_lack_that() {
         cluster.kept.servers.get_mut(&lost).unwrap().is_lost = true;
         cluster.change(Moment(0), |map, servers, notices| {
             map.lost(lost, servers, notices);
-            map.leave_lost(&[lost].into(), servers.live, notices);
+            map.leave_lost(|_, backup| backup == lost, notices);
             map.choose_backups(servers.live, servers.live);
             in_step(map);
             Ok(())
