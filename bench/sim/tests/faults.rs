@@ -97,7 +97,7 @@ fn a_shard_from_a_checkpoint_leaves_the_others_their_clocks() {
     assert!(says(&outcome, "shard 1 is restored from checkpoint"), "{:?}", outcome.chronicle);
     let lost = number(&outcome, "/clocks_lost");
     assert!((1.0..=25.0).contains(&lost), "{lost}");
-    assert!(says(&outcome, "the other shards keep theirs"), "{:?}", outcome.chronicle);
+    assert!(says(&outcome, "clocks of it are lost"), "{:?}", outcome.chronicle);
     assert_ne!(learnt(&outcome), learnt(&calm), "something was lost");
     assert!(number(&outcome, "/final/test_accuracy") > 0.85);
 }

@@ -116,18 +116,15 @@ impl Cluster {
     pub(super) fn settle_copies(&mut self) {
         let (own, servers) = (self.settings.own, &self.kept.servers);
         let can_be_told = |primary: ServerId, backup: ServerId| {
-            let (Some(primary), Some(backup)) = (servers.get(&primary), servers.get(&backup)) else {
+            let (Some(first), Some(second)) = (servers.get(&primary), servers.get(&backup)) else {
                 return false;
             };
             // One that was told to go is missed by nobody.
-            let has_spoken = backup.lost_at.is_none_or(|lost| primary.heard.is_some_and(|heard| heard >= lost));
-            backup.is_lost && primary.is_live() && primary.is_connected && has_spoken
+            let has_spoken = second.lost_at.is_none_or(|lost| first.heard.is_some_and(|heard| heard >= lost));
+            let hears = first.is_live() && first.is_connected && has_spoken;
+            second.is_lost && (primary == own || hears)
         };
-        let is_own = |primary: ServerId, backup: ServerId| {
-            primary == own && servers.get(&backup).is_some_and(|backup| backup.is_lost)
-        };
-        let is_told = |primary, backup| is_own(primary, backup) || can_be_told(primary, backup);
-        self.kept.map.leave_lost(is_told, &mut self.kept.notices);
+        self.kept.map.leave_lost(can_be_told, &mut self.kept.notices);
     }
 
     /// Copies that are back, or were waited for long enough, are waited for no more.
