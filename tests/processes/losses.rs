@@ -243,7 +243,8 @@ fn a_server_that_is_started_again_without_its_shard_waits_for_the_copy_that_is_f
     coordinator.line("server 2 was not heard for ");
     let again = cluster.start_server(1, &[]);
     coordinator.line("server 1 was restarted without shard 1; server 2, which has an equal copy, is away");
-    let wait = "shard 1 waits for server 2 to come back, which has the only copy: server 1 was restarted without it";
+    let wait =
+        "shard 1 waits for server 2 to come back, which has the only copy: server 1 was restarted without it";
     coordinator.line(wait);
     let status = cluster.status();
     assert!(status.output.contains(wait), "{}", status.output);

@@ -128,7 +128,7 @@ impl Assigner {
         all
     }
 
-    fn take(&mut self, worker: WorkerId, enter: Option<Clock>) -> Option<Work> {
+    pub(super) fn take(&mut self, worker: WorkerId, enter: Option<Clock>) -> Option<Work> {
         if let Some((batch, units)) = self.returned.pop_first() {
             return Some(Work::Batch { batch, units, evaluate: None, enter });
         }

@@ -131,7 +131,8 @@ impl Coordinator {
 
     /// The coordinator of the run that this was kept of.
     pub(super) fn take_up(&mut self, kept: Kept) {
-        let Kept { resume, data, assigner, record, incarnations, clocks, minimum, asks, evaluated, saved } = kept;
+        let Kept { resume, data, assigner, record, incarnations, clocks, minimum, asks, evaluated, saved } =
+            kept;
         self.settings.resume = resume;
         (self.data, self.assigner, self.record) = (data, assigner, record);
         (self.incarnations, self.clocks, self.minimum) =

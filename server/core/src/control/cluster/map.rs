@@ -99,8 +99,7 @@ impl Map {
             let standing = if first.is_some() { Standing::Loads } else { Standing::Held };
             let (led_since, whole_since) = (Generation(0), Generation(0));
             let formers = Formers::default();
-            let slot =
-                Slot { place, standing, shunned: None, led_since, whole_since, formers, bereft: None };
+            let slot = Slot { place, standing, shunned: None, led_since, whole_since, formers, bereft: None };
             (*shard, slot)
         };
         Self { slots: shards.iter().map(slot).collect(), replicas, first }

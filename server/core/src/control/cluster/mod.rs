@@ -22,7 +22,7 @@ use std::time::Duration;
 use bincode::{Decode, Encode};
 use slackline_core::ids::{Clock, Generation, Incarnation, Moment, ServerId, ShardId, WorkerId};
 use slackline_core::limits::PLACED_MAX;
-use slackline_core::wire::{Mark, Origin, Place, Placed, ServerOrder, ServerWord};
+use slackline_core::wire::{Mark, Place, Placed, ServerOrder, ServerWord};
 
 use doubts::Doubts;
 use map::{Map, Standing};

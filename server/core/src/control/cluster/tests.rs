@@ -11,7 +11,7 @@ mod room;
 
 use proptest::prelude::*;
 use slackline_core::ids::{Sequence, Version};
-use slackline_core::wire::{Doubt, Here, Holding, Text};
+use slackline_core::wire::{Doubt, Here, Holding, Origin, Text};
 
 use super::*;
 
@@ -93,8 +93,7 @@ impl Table {
                 (Mark { number, cuts: Vec::new(), rest: Some(clock) }, clock)
             };
             let (done, in_hand) = self.work;
-            let view =
-                View { progress, is_running: true, done, in_hand, cut: &cut, is_reported: &|| true };
+            let view = View { progress, is_running: true, done, in_hand, cut: &cut, is_reported: &|| true };
             let mut out = Vec::new();
             self.cluster.settle(self.now, &view, &mut out);
             self.cluster.check_invariants();

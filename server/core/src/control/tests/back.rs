@@ -44,7 +44,9 @@ fn the_data_go_back_to_the_checkpoint_that_is_left_and_what_is_done_again_is_tol
     let effects = desk.event(ControlEvent::Restored { shard, generation, version, clock });
     let line = "all shards were restored from checkpoint 1, and nothing newer is left: the data go back to it too, 40 samples are \
                 done again, and the workers join anew";
-    let said = effects.iter().filter(|effect| matches!(effect, ControlEffect::Notice(notice) if notice.to_string() == line));
+    let said = effects
+        .iter()
+        .filter(|effect| matches!(effect, ControlEffect::Notice(notice) if notice.to_string() == line));
     assert_eq!(said.count(), 1, "{effects:?}");
     let text = "worker 0 is no member any more: the run has gone back to checkpoint 1";
     assert_eq!(refusals(&effects), [(RefusalCode::Fenced, text.to_owned())]);
