@@ -35,6 +35,8 @@ pub(crate) struct SampleUse {
     arrived: BTreeMap<Name, Arrived>,
     /// Those that were answered.
     settled: BTreeSet<Name>,
+    /// What a shard had of workers that a mark does not name, when it heard of that: they were gone, and all of it is in the checkpoint.
+    of_gone: BTreeMap<(ShardId, u64), BTreeSet<PushKey>>,
     /// Which shards applied which push of which batch.
     applied: BTreeMap<BatchIndex, BTreeMap<PushKey, (BTreeSet<ShardId>, u32)>>,
     disturbed: bool,
@@ -43,6 +45,8 @@ pub(crate) struct SampleUse {
     dropped: bool,
     /// Updates were lost with a server, which durability allowed, and the data did not go back to before them.
     lossy: bool,
+    /// Whether that was so when a checkpoint was begun: it is so of a run that goes back to it.
+    lossy_at: BTreeMap<u64, bool>,
     /// Batches follow the workers' speeds.
     is_proportional: bool,
 }
@@ -52,23 +56,34 @@ impl SampleUse {
         Self { is_proportional: scenario.proportional, ..Self::default() }
     }
 
+    /// A shard hears of a cut.
+    fn marked(&mut self, shard: ShardId, mark: &Mark) {
+        self.lossy_at.entry(mark.number).or_insert(self.lossy);
+        if mark.rest.is_none() {
+            let named = |worker| mark.cuts.iter().any(|(one, _)| *one == worker);
+            let pushes = self.applied.values().flatten();
+            let here = pushes.filter(|(key, (shards, _))| !named(key.worker) && shards.contains(&shard));
+            let of_gone = here.map(|(key, _)| *key).collect();
+            self.of_gone.entry((shard, mark.number)).or_insert(of_gone);
+        }
+    }
+
     /// A shard begins anew from a checkpoint: it has the pushes below the cut and no others.
     fn restored(&mut self, shard: ShardId, mark: &Mark) {
         let cut_of = |worker| {
             let named = mark.cuts.iter().find(|(one, _)| *one == worker).map(|(_, cut)| *cut);
             named.or(mark.rest).unwrap_or_default()
         };
+        let of_gone = self.of_gone.get(&(shard, mark.number)).cloned().unwrap_or_default();
+        let is_in = |arrived: &Arrived| {
+            arrived.clock < cut_of(arrived.origin.worker) || of_gone.contains(&arrived.origin)
+        };
         let of_shard = |name: &Name| name.0 == shard;
-        let is_in = |arrived: &Arrived| arrived.clock < cut_of(arrived.origin.worker);
-        let beyond: BTreeSet<PushKey> = self
-            .arrived
-            .iter()
-            .filter(|(name, arrived)| of_shard(name) && !is_in(arrived))
-            .map(|(_, arrived)| arrived.origin)
-            .collect();
+        let here = self.arrived.iter().filter(|(name, arrived)| of_shard(name) && is_in(arrived));
+        let kept: BTreeSet<PushKey> = here.map(|(_, arrived)| arrived.origin).collect();
         self.arrived.retain(|name, arrived| !of_shard(name) || is_in(arrived));
         self.settled.retain(|name| !of_shard(name) || self.arrived.contains_key(name));
-        self.drop_from(shard, |key| beyond.contains(key));
+        self.drop_from(shard, |key| !kept.contains(key));
     }
 
     /// A shard does not have some pushes any more.
@@ -129,8 +144,11 @@ impl Law for SampleUse {
                 self.lossy = true;
                 self.restored(shard.id(), mark);
             }
+            Sight::Before { shard, event: ShardEvent::Mark(mark), .. } => self.marked(shard.id(), mark),
             // Batches of other sizes are made of what is done again.
-            Sight::WentBack => self.lossy = self.is_proportional,
+            Sight::WentBack { checkpoint } => {
+                self.lossy = self.is_proportional || self.lossy_at.get(checkpoint) != Some(&false);
+            }
             Sight::CutBack { is_kept, .. } => self.lossy |= !is_kept,
             Sight::Before { shard, event: ShardEvent::Push(push), origin: Some(origin), .. } => {
                 let name = (shard.id(), push.worker, push.incarnation, push.sequence);
@@ -178,6 +196,7 @@ impl Law for SampleUse {
     fn forget(&mut self, shard: ShardId) {
         self.arrived.retain(|(of, ..), _| *of != shard);
         self.settled.retain(|(of, ..)| *of != shard);
+        self.of_gone.retain(|(of, _), _| *of != shard);
         self.drop_from(shard, |_| true);
     }
 }

@@ -134,6 +134,13 @@ impl World {
                 self.cut_feed(feed);
             }
         }
+        if self.scenario.durability == Durability::Replicated && self.chance.happens(300) {
+            // The one before it dies meanwhile, whose copies are here at first.
+            let count = self.servers.len();
+            let other = (server + count - 1) % count;
+            let when = self.now.after(self.chance.micros(1, lease));
+            self.agenda.at(when, Happening::Reboot { server: other });
+        }
         Ok(())
     }
 

@@ -351,9 +351,9 @@ impl World {
             {
                 self.see(&Sight::Changed)?;
             }
-            ControlEffect::Notice(Notice::WentBack { .. }) => {
+            ControlEffect::Notice(Notice::WentBack { checkpoint, .. }) => {
                 self.counts.went_back += 1;
-                self.see(&Sight::WentBack)?;
+                self.see(&Sight::WentBack { checkpoint })?;
             }
             ControlEffect::Notice(Notice::Cluster(ClusterNotice::WaitsForCopy { .. })) => {
                 self.counts.copies_awaited += 1;

@@ -38,7 +38,7 @@ pub(crate) enum Sight<'a> {
     /// A shard goes on from a checkpoint: what came after its cut is lost.
     Restored { shard: &'a Shard, mark: &'a Mark },
     /// Every shard went back to one checkpoint, and so did the coordinator's data: shards and data are one cut again.
-    WentBack,
+    WentBack { checkpoint: u64 },
     /// A shard's history was cut where the copy that took over ends; where it is kept, nothing that was acknowledged came after.
     CutBack { shard: ShardId, is_kept: bool },
     /// Somebody died or was fenced, or a server lost something: laws about undisturbed runs are void.

@@ -23,7 +23,15 @@ use super::{Cluster, Kept};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub(super) struct Bereft {
     pub(super) server: ServerId,
-    pub(super) since: Moment,
+    since: Moment,
+    /// The number of the last word that any server had said by then.
+    word: u64,
+}
+
+impl Bereft {
+    pub(super) const fn new(server: ServerId, servers: &Servers<'_>) -> Self {
+        Self { server, since: servers.now, word: servers.words }
+    }
 }
 
 /// A shard that waits for its copy no longer.
@@ -43,14 +51,14 @@ impl Slot {
         let (shard, from, to) = (self.place.shard, self.place.primary, backup.server);
         self.hand_over(to, None, servers);
         self.wait();
-        self.bereft = Some(Bereft { server: from, since: servers.now });
+        self.bereft = Some(Bereft::new(from, servers));
         let until = servers.newest.map(|number| (servers.patience, number));
         notices.push(ClusterNotice::WaitsForCopy { shard, from, to, until });
         true
     }
 
     fn waited(&self, servers: &Servers<'_>) -> Option<Waited> {
-        let Bereft { server, since } = self.bereft.filter(|_| self.standing.is_away())?;
+        let Bereft { server, since, .. } = self.bereft.filter(|_| self.standing.is_away())?;
         let after = servers.now.since(since);
         let is_over = after >= servers.patience && servers.live.contains(&server);
         let number = servers.newest.filter(|_| is_over)?;
@@ -103,8 +111,8 @@ impl Cluster {
 
     /// Asks the primaries of copies that are lost for a word: whoever is told what it knows says that it took it in.
     pub(super) fn ask_primaries(&mut self, lost: &BTreeSet<ServerId>) {
-        let Kept { map, servers, .. } = &mut self.kept;
-        for slot in map.slots.values().filter(|slot| !slot.standing.is_away()) {
+        let (own, Kept { map, servers, .. }) = (self.settings.own, &mut self.kept);
+        for slot in map.slots.values().filter(|slot| slot.place.primary != own && !slot.standing.is_away()) {
             let is_lost = slot.place.backup.is_some_and(|backup| lost.contains(&backup.server));
             if let Some(primary) = servers.get_mut(&slot.place.primary).filter(|_| is_lost) {
                 primary.tell_again();
@@ -120,7 +128,7 @@ impl Cluster {
                 return false;
             };
             // One that was told to go is missed by nobody.
-            let has_spoken = second.lost_at.is_none_or(|lost| first.heard.is_some_and(|heard| heard >= lost));
+            let has_spoken = second.lost_after.is_none_or(|word| first.spoke > word);
             let hears = first.is_live() && first.is_connected && has_spoken;
             second.is_lost && (primary == own || hears)
         };
@@ -131,8 +139,8 @@ impl Cluster {
     pub(super) fn tick_copies(&mut self, now: Moment) {
         let Kept { map, servers, .. } = &mut self.kept;
         for slot in map.slots.values_mut() {
-            let heard = servers.get(&slot.place.primary).and_then(|server| server.heard);
-            slot.bereft = slot.bereft.filter(|bereft| heard.is_none_or(|heard| heard <= bereft.since));
+            let spoke = servers.get(&slot.place.primary).map_or(0, |server| server.spoke);
+            slot.bereft = slot.bereft.filter(|bereft| spoke <= bereft.word);
         }
         let waited = self.with_servers(now, Map::waited);
         if !waited.is_empty() {

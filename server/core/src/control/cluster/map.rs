@@ -67,6 +67,8 @@ pub(super) struct Servers<'a> {
     /// Whether there can be trained values.
     pub(super) is_trained: bool,
     pub(super) now: Moment,
+    /// Words that servers have said so far.
+    pub(super) words: u64,
     /// How long a copy that is away is waited for where there is a checkpoint.
     pub(super) patience: Duration,
 }
@@ -134,7 +136,7 @@ impl Map {
         for slot in self.slots.values_mut() {
             if slot.place.primary == server {
                 if slot.promote(None, servers, notices) {
-                    slot.bereft = Some(Bereft { server, since: servers.now });
+                    slot.bereft = Some(Bereft::new(server, servers));
                 } else {
                     slot.restore(servers, first, notices)?;
                 }

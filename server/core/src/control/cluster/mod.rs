@@ -129,6 +129,8 @@ pub(super) struct Kept {
     /// The map that is stored, which is in force.
     stored: MapRecord,
     servers: BTreeMap<ServerId, Server>,
+    /// Words of servers so far.
+    words: u64,
     /// Where workers think that the shards are, and since which generation.
     announced: BTreeMap<ShardId, Led>,
     /// Who leads each shard and since when, with the stored map in which that was news.
@@ -136,8 +138,8 @@ pub(super) struct Kept {
     doubts: Doubts,
     rounds: Option<Rounds>,
     is_trained: bool,
-    /// The generation of each shard when the work began.
-    begun: BTreeMap<ShardId, Generation>,
+    /// The generation in which each shard last loaded a checkpoint, or with which the work began.
+    loads: BTreeMap<ShardId, Generation>,
     restores: Option<Restores>,
     /// The slowest worker's clock.
     progress: Clock,
@@ -161,6 +163,7 @@ impl Cluster {
             storing: None,
             stored: MapRecord::default(),
             servers: (0..settings.servers).map(|server| (ServerId(server), Server::default())).collect(),
+            words: 0,
             announced: settings
                 .shards
                 .iter()
@@ -170,7 +173,7 @@ impl Cluster {
             doubts: Doubts::default(),
             rounds: settings.every.map(|every| Rounds::new(every, from)),
             is_trained: false,
-            begun: BTreeMap::new(),
+            loads: BTreeMap::new(),
             restores: None,
             progress: from.map_or(Clock(0), |(_, clock)| clock),
             notices: Vec::new(),

@@ -4,7 +4,7 @@
 //! back to the same one, and nothing was done meanwhile that the first of them would still have, what the coordinator knows of the data is
 //! newer than anything that is left: it goes back as well, so that shards and data are one cut again, as in a run that is resumed.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use bincode::{Decode, Encode};
 use slackline_core::ids::{Clock, Generation, ShardId};
@@ -18,8 +18,7 @@ use super::{Cluster, ClusterNotice, Kept, Out, View};
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub(super) struct Restores {
     number: u64,
-    /// In which generation each did.
-    shards: BTreeMap<ShardId, Generation>,
+    shards: BTreeSet<ShardId>,
     /// Batches that can be done meanwhile without any shard: those that workers have, and have not reported.
     most: u64,
 }
@@ -65,7 +64,7 @@ impl Cluster {
     /// The work begins: what is loaded by now is what it begins with.
     pub(super) fn note_beginning(&mut self) {
         let slots = self.kept.map.slots.iter();
-        self.kept.begun = slots.map(|(shard, slot)| (*shard, slot.place.generation)).collect();
+        self.kept.loads = slots.map(|(shard, slot)| (*shard, slot.place.generation)).collect();
     }
 
     /// Takes note of shards that load a checkpoint. Whether all have by now, so that the data are to go back to it too.
@@ -73,19 +72,18 @@ impl Cluster {
         if !self.kept.is_trained {
             return false;
         }
-        let Kept { map, begun, restores, .. } = &mut self.kept;
+        let Kept { map, loads, restores, .. } = &mut self.kept;
         for slot in map.slots.values().filter(|slot| slot.standing == Standing::Loads) {
             let Place { shard, generation, origin: Origin::Checkpoint { number }, .. } = slot.place else {
                 continue;
             };
-            let is_known = |known: &Restores| known.shards.get(&shard) == Some(&generation);
-            if begun.get(&shard) == Some(&generation) || restores.as_ref().is_some_and(is_known) {
+            if loads.insert(shard, generation) == Some(generation) {
                 continue;
             }
             // What was done since the first of them survives there.
             *restores = restores.take_if(|known| known.number == number && view.done <= known.most);
-            let first = || Restores { number, shards: BTreeMap::new(), most: view.done + view.in_hand };
-            restores.get_or_insert_with(first).shards.insert(shard, generation);
+            let first = || Restores { number, shards: BTreeSet::new(), most: view.done + view.in_hand };
+            restores.get_or_insert_with(first).shards.insert(shard);
         }
         let is_held = map.slots.values().all(|slot| slot.standing == Standing::Held);
         let is_all = |known: &mut Restores| is_held && known.shards.len() == map.slots.len();

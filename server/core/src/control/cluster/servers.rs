@@ -28,8 +28,10 @@ pub(super) struct Server {
     pub(super) heard: Option<Moment>,
     /// Its lease is over, or it was let go.
     pub(super) is_lost: bool,
-    /// When its lease was over.
-    pub(super) lost_at: Option<Moment>,
+    /// The number of the last word that anybody had said when its lease was over.
+    pub(super) lost_after: Option<u64>,
+    /// The number of its own last word, among those of all.
+    pub(super) spoke: u64,
     /// It was told to go.
     pub(super) going: Option<Going>,
     /// It has the answer, over this session.
@@ -100,10 +102,12 @@ impl Cluster {
     /// A word of a server that was lost brings it back, unless it is the first of another process.
     pub(super) fn heard(&mut self, now: Moment, id: ServerId, word: &ServerWord) {
         let Some(server) = self.kept.servers.get_mut(&id) else { return };
+        self.kept.words += 1;
+        server.spoke = self.kept.words;
         if matches!(word, ServerWord::Here(here) if server.boot.is_some_and(|boot| boot != here.boot)) {
             return;
         }
-        (server.heard, server.lost_at) = (Some(now), None);
+        (server.heard, server.lost_after) = (Some(now), None);
         // What a server that was let go still says does not bring it back.
         if !server.is_gone() && std::mem::take(&mut server.is_lost) {
             self.kept.notices.push(ClusterNotice::Back { server: id });
@@ -144,6 +148,7 @@ impl Cluster {
             newest: self.newest(),
             is_trained: self.kept.is_trained,
             now,
+            words: self.kept.words,
             patience: self.patience(),
         };
         see(&self.kept.map, &servers)
@@ -189,7 +194,7 @@ impl Cluster {
         if before != Some(here.boot) {
             before.into_iter().for_each(|before| server.replace(before));
             // A new process was told nothing, and the map has what becomes of the one before.
-            (server.is_lost, server.lost_at, server.going) = (false, None, None);
+            (server.is_lost, server.lost_after, server.going) = (false, None, None);
         }
         server.may_go = false;
         let holds = here.holds.iter().filter(|holding| holding.on_disk).take(PLACES_MAX);
@@ -227,7 +232,7 @@ impl Cluster {
             let Some(heard) = server.heard.filter(|_| server.is_live()) else { continue };
             let silent = now.since(heard);
             if silent > lease {
-                (server.is_lost, server.lost_at) = (true, Some(now));
+                (server.is_lost, server.lost_after) = (true, Some(self.kept.words));
                 lost.push((*id, silent));
             }
         }

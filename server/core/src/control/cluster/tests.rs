@@ -45,8 +45,9 @@ struct Table {
     persists: Vec<MapRecord>,
     /// The shell stores maps at once.
     stores: bool,
-    /// Servers take orders in at once.
+    /// Servers take orders in at once, all but these.
     takes: bool,
+    silent: Vec<u32>,
     progress: Clock,
     /// Batches that are done, and those that workers have.
     work: (u64, u64),
@@ -66,6 +67,7 @@ impl Table {
             persists: Vec::new(),
             stores: true,
             takes: true,
+            silent: Vec::new(),
             progress: Clock(0),
             work: (0, 0),
             went_back: Vec::new(),
@@ -110,7 +112,8 @@ impl Table {
     fn take(&mut self, out: Out) {
         match out {
             Out::Order(server, order) => {
-                if let (ServerOrder::Places { number, .. }, true) = (&order, self.takes) {
+                let takes = self.takes && !self.silent.contains(&server.0);
+                if let (ServerOrder::Places { number, .. }, true) = (&order, takes) {
                     let number = *number;
                     self.cluster.word(self.now, server, ServerWord::Took { number });
                 }
@@ -136,6 +139,7 @@ impl Table {
     }
 
     fn here(&mut self, server: u32, boot: u64, holds: &[Holding]) {
+        self.silent.retain(|silent| *silent != server);
         let here =
             Here { server: ServerId(server), boot, layout_hash: 1, config_hash: 2, holds: holds.to_vec() };
         self.word(server, ServerWord::Here(here));

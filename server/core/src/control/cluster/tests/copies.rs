@@ -18,6 +18,7 @@ fn at_work(from: Option<(u64, Clock)>) -> Table {
 /// The same, and servers 1 and 2 are lost.
 fn both_away(from: Option<(u64, Clock)>) -> Table {
     let mut table = at_work(from);
+    table.silent = vec![1, 2];
     table.pass(5, &[]);
     table
 }
@@ -93,7 +94,7 @@ fn a_primary_that_is_silent_itself_goes_on_without_its_copy_only_when_it_is_hear
     let mut table = Table::at_work(2);
     table.pass(1, &[1]);
     // Now server 1 is killed, or cut off.
-    (table.takes, table.orders) = (false, Vec::new());
+    (table.silent, table.orders) = (vec![1, 2], Vec::new());
     table.pass(3, &[]);
     assert!(table.told(1).is_some(), "it is asked for a word");
     assert!(lines(&table).iter().any(|line| line.starts_with("server 2 was not heard")));
@@ -110,9 +111,8 @@ fn a_primary_that_is_silent_itself_goes_on_without_its_copy_only_when_it_is_hear
 fn one_that_was_killed_after_its_copy_was_frozen_waits_for_that_copy() {
     let mut table = Table::at_work(2);
     table.pass(1, &[1]);
-    table.takes = false;
+    table.silent = vec![1, 2];
     table.pass(3, &[]);
-    table.takes = true;
     table.here(1, 2, &[]);
     assert_eq!((table.place(1).primary, table.failures.len()), (ServerId(2), 0));
     assert_eq!(lack(&table, 1), Some(Lack::Copy { former: ServerId(1) }));
@@ -158,6 +158,7 @@ fn with_a_checkpoint_a_copy_that_is_back_in_time_loses_nothing() {
 fn a_copy_that_was_promoted_and_never_heard_since_is_waited_for_as_long() {
     for from in [None, Some((7, Clock(900)))] {
         let mut table = at_work(from);
+        table.silent = vec![2];
         table.now = table.now.after(Duration::from_secs(1));
         table.here(1, 2, &[]);
         assert_eq!(table.place(1).primary, ServerId(2), "it is within its lease");

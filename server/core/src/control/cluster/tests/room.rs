@@ -35,6 +35,7 @@ fn a_server_is_given_no_more_places_than_an_order_can_name_and_another_takes_the
             newest: None,
             is_trained: true,
             now: Moment(0),
+            words: 0,
             patience: LEASE,
         };
         map.lost(lost, &servers, &mut Vec::new());
