@@ -38,7 +38,11 @@ impl Control {
     ) {
         let word = match event {
             ControlEvent::Leads { shard, generation, has_values, members } => {
+                let had_begun = self.places.begun().is_some();
                 self.places.leads(shard, generation, has_values);
+                if let Some(number) = self.places.begun().filter(|_| !had_begun) {
+                    self.say(now, ServerWord::Took { number }, effects);
+                }
                 if generation.0 > 0 {
                     self.take_up(now, shard, &members, effects);
                 }
@@ -174,7 +178,9 @@ impl Control {
                     let (shard, place) = (change.shard, change.place);
                     effects.push(ControlEffect::Place { shard, place, members, started });
                 }
-                self.say(now, ServerWord::Took { number }, effects);
+                if let Some(number) = self.places.begun() {
+                    self.say(now, ServerWord::Took { number }, effects);
+                }
             }
             ServerOrder::Mark(mark) => effects.push(ControlEffect::Shards(ShardEvent::Mark(mark))),
             ServerOrder::Fence { worker, incarnation } => {

@@ -7,6 +7,7 @@ mod allreduce;
 mod clocks;
 mod cluster;
 mod coordinator;
+mod counting;
 mod event;
 mod going;
 mod group;
@@ -43,9 +44,6 @@ use waiting::Lacks;
 use crate::notice::Notice;
 use crate::record::Record;
 use crate::shard::ShardEvent;
-
-/// A lease is renewed so often at most by messages that decide nothing.
-const RENEWALS: u32 = 16;
 
 /// What control is made from.
 #[derive(Clone, Debug)]
@@ -211,24 +209,6 @@ impl Control {
         ToPeer::Welcome { protocol: slackline_core::wire::PROTOCOL, server, boot }
     }
 
-    /// Whether a coordinator that is started again has need of this event. The others (pulls, empty pushes, looks at the status, strangers)
-    /// change nothing here, not even by the time that has passed: so the events that are kept make the same control again, to the last lease.
-    #[must_use]
-    pub fn is_kept(&self, now: Moment, event: &ControlEvent) -> bool {
-        self.counts(self.moment(now), event)
-    }
-
-    /// The same at a moment of the run. A message that decides nothing still renews its worker's lease, now and then.
-    fn counts(&self, now: Moment, event: &ControlEvent) -> bool {
-        if !event.is_passing() {
-            return true;
-        }
-        let ControlEvent::Message { session, .. } = event else { return false };
-        let worker = self.worker_of(*session);
-        let heard = worker.and_then(|(worker, _)| self.members.heard(worker, *session));
-        heard.is_some_and(|heard| now.since(heard) >= self.settings.lease / RENEWALS)
-    }
-
     /// Takes one event in; what is to be done about it comes out in `effects`.
     pub fn handle(&mut self, now: Moment, event: ControlEvent, effects: &mut Vec<ControlEffect>) {
         self.take(self.moment(now), event, effects);
@@ -285,12 +265,6 @@ impl Control {
         }
         if counts {
             self.settle(now, effects);
-        }
-    }
-
-    fn heard(&mut self, now: Moment, session: SessionId) {
-        if let Some((worker, _)) = self.sessions.get(&session).and_then(|session| session.worker) {
-            self.members.renew(worker, session, now);
         }
     }
 
