@@ -2,7 +2,8 @@
 //! worker that died was never trained on). Workers that come and that go when they are told to change nothing about it where steps are
 //! whole; elsewhere one that goes in the middle of a step leaves pieces of it.
 //!
-//! A batch is used when one push of its gradient was applied by every shard.
+//! A batch is used when one push of its gradient was applied by every shard. Of a run that goes on from a checkpoint, what is in that has
+//! been used, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,6 +12,7 @@ use slackline_core::ids::{BatchIndex, Incarnation, Sequence, ShardId, WorkerId};
 use slackline_core::schedule::DataOrder;
 use slackline_core::wire::PushOutcome;
 use slackline_server_core::ShardEvent;
+use slackline_server_core::assign::Position;
 
 use crate::simulation::Scenario;
 use crate::simulation::sight::{Law, PushKey, Sight, Verdict, holds};
@@ -34,9 +36,43 @@ pub(crate) struct SampleUse {
     dropped: bool,
     /// Updates were lost with a server, which durability allowed.
     lossy: bool,
+    /// Where the run goes on: what the life before has done is not to be done again, and all else is.
+    resumed: Option<Position>,
+}
+
+/// A run of samples that were used together.
+struct Used {
+    batch: BatchIndex,
+    samples: u64,
+    /// Pushes of it that all shards applied, and that any did.
+    times: u64,
+    partly: u64,
 }
 
 impl SampleUse {
+    /// What this life of the run has done.
+    fn applied_by(&self, shard_count: usize) -> impl Iterator<Item = Used> + '_ {
+        let whole = move |shards: &BTreeSet<ShardId>| self.dropped || shards.len() == shard_count;
+        self.applied.iter().map(move |(batch, pushes)| Used {
+            batch: *batch,
+            samples: pushes.values().map(|(_, samples)| u64::from(*samples)).max().unwrap_or(0),
+            times: pushes.values().filter(|(shards, _)| whole(shards)).count() as u64,
+            partly: pushes.len() as u64,
+        })
+    }
+
+    /// What the life before has done: all units before the first that was not given out, but for those that are to be done.
+    fn used_before(&self, unit: u64, total: u64) -> impl Iterator<Item = Used> + '_ {
+        let next = self.resumed.iter().map(|position| (position.next, 0));
+        let todo = self.resumed.iter().flat_map(|position| position.todo.iter().copied());
+        let mut from = 0;
+        todo.chain(next).filter_map(move |(first, units)| {
+            let (start, end) = ((from * unit).min(total), (first * unit).min(total));
+            let batch = BatchIndex(std::mem::replace(&mut from, first + u64::from(units)));
+            (start < end).then_some(Used { batch, samples: end - start, times: 1, partly: 1 })
+        })
+    }
+
     fn over(&self, scenario: &Scenario, shard_count: usize, recorded: u64) -> Verdict {
         let Scenario { seed, samples, epochs, .. } = *scenario;
         // The last report can be lost with its connection; none is counted twice.
@@ -50,20 +86,22 @@ impl SampleUse {
         let mut used = vec![0_u64; samples as usize];
         let mut line = Vec::new();
         let unit = scenario.cut().unit;
+        let mut all: Vec<Used> = self.applied_by(shard_count).chain(self.used_before(unit, total)).collect();
+        all.sort_by_key(|used| used.batch);
         let mut next = 0;
-        for (index, pushes) in &self.applied {
-            let whole = |shards: &BTreeSet<ShardId>| self.dropped || shards.len() == shard_count;
-            let times = pushes.values().filter(|(shards, _)| whole(shards)).count() as u64;
-            let partly = pushes.len() as u64;
-            holds(LAW, is_void || partly == 1, || format!("{index} was used {partly} times: {pushes:?}"))?;
-            let count = pushes.values().map(|(_, samples)| u64::from(*samples)).max().unwrap_or(0);
-            holds(LAW, times >= 1 && index.0 * unit == next, || {
+        for Used { batch, samples, times, partly } in all {
+            let pushes = || self.applied.get(&batch);
+            holds(LAW, is_void || partly == 1, || {
+                format!("{batch} was used {partly} times: {:?}", pushes())
+            })?;
+            holds(LAW, times >= 1 && batch.0 * unit == next, || {
                 format!(
-                    "sample {next} of the run was not used by all {shard_count} shards: {index}, {pushes:?}"
+                    "sample {next} of the run was not used by all {shard_count} shards: {batch}, {:?}",
+                    pushes()
                 )
             })?;
-            next = index.0 * unit + count;
-            order.samples(BatchIndex(index.0 * unit), count, &mut line);
+            order.samples(BatchIndex(next), samples, &mut line);
+            next += samples;
             line.iter().for_each(|sample| used[*sample as usize] += times);
         }
         holds(LAW, next == total, || format!("only {next} samples of the run were used by all shards"))?;
@@ -81,6 +119,10 @@ impl Law for SampleUse {
             Sight::Disturbed => self.disturbed = true,
             Sight::Changed => self.changed = true,
             Sight::Restored { .. } => self.lossy = true,
+            Sight::Resumed { position, is_lossy, .. } => {
+                self.resumed = Some((*position).clone());
+                self.lossy |= is_lossy;
+            }
             Sight::CutBack { is_kept, .. } => self.lossy |= !is_kept,
             Sight::Before { shard, event: ShardEvent::Push(push), origin: Some(origin), .. } => {
                 let name = (shard.id(), push.worker, push.incarnation, push.sequence);

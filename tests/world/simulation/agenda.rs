@@ -52,6 +52,8 @@ pub(crate) enum Happening {
     Computed { process: usize },
     /// An evaluation is done.
     Measured { process: usize, at_samples: u64 },
+    /// An observer does something at a server.
+    Look { observer: usize, server: usize },
     /// The coordinator tells another server that the run is over.
     Stop { server: usize },
     /// A new worker process starts.

@@ -1,7 +1,7 @@
 //! What a run has exercised: a world in which a kind of fault never happens proves nothing about it.
 
 /// How often each kind of thing happened.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) worker_crashes: u64,
     pub(crate) worker_freezes: u64,
@@ -36,11 +36,16 @@ pub(crate) struct Counts {
     pub(crate) waited: u64,
     /// Runs that ended by name, since a state was gone.
     pub(crate) lost_runs: u64,
+    /// Shards that began with a checkpoint of another life of the run.
+    pub(crate) resumed: u64,
+    /// Snapshots that observers were served.
+    pub(crate) looks: u64,
+    pub(crate) statuses: u64,
 }
 
 impl Counts {
     /// The counts with their names.
-    pub(crate) const fn named(&self) -> [(&'static str, u64); 26] {
+    pub(crate) const fn named(&self) -> [(&'static str, u64); 29] {
         [
             ("workers crashed", self.worker_crashes),
             ("workers frozen", self.worker_freezes),
@@ -68,6 +73,9 @@ impl Counts {
             ("entries cut", self.cut_entries),
             ("events that waited for copies", self.waited),
             ("runs that were lost by name", self.lost_runs),
+            ("shards that went on from a former life", self.resumed),
+            ("snapshots for observers", self.looks),
+            ("statuses for observers", self.statuses),
         ]
     }
 
@@ -98,5 +106,8 @@ impl Counts {
         self.cut_entries += other.cut_entries;
         self.waited += other.waited;
         self.lost_runs += other.lost_runs;
+        self.resumed += other.resumed;
+        self.looks += other.looks;
+        self.statuses += other.statuses;
     }
 }
