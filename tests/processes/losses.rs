@@ -27,7 +27,8 @@ fn over<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
 
 #[test]
 fn the_backup_of_a_server_that_dies_goes_on_and_so_again_when_that_is_back_and_dies_once_more() {
-    // Case 1: one server was killed and the whole job hung, although replicas were asked for.
+    // Case 1: one server was killed and the whole job hung, although replicas were asked for. Case 21 of the allreduce list: it took a quarter
+    // of an hour until all was well again.
     let stage = Stage::new();
     let cluster = Cluster::start(&stage, &over(COPIES));
     let workers = ["a", "b"].map(|name| cluster.worker(name, &[]));
@@ -223,4 +224,28 @@ fn a_server_that_was_frozen_is_harmless_when_it_thaws() {
     }
     cluster.end_well();
     assert!(cluster.has_trained_for(EPOCHS));
+}
+
+#[test]
+fn a_server_that_dies_again_at_once_ends_a_run_on_one_machine_by_name() {
+    // Case 5 of the allreduce list: one that ran out of memory was tried again for ever, and held what it had.
+    let stage = Stage::new();
+    let long = [("cluster.durability", "\"disk\""), ("cluster.lease_s", "60.0"), ("train.epochs", "100000")];
+    let config = stage.write("run.toml", &configuration(&[PACED, &long].concat()));
+    let out = stage.text_path("out");
+    let run = stage.start("run", &["run", &config, "--log", "info", "--out", &out]);
+    run.line("test accuracy");
+    let of_server_1 = |arguments: &[String]| arguments.windows(2).any(|pair| pair == ["--index", "1"]);
+    let server_1 = || stage.living().into_iter().find(|living| of_server_1(&living.arguments));
+    let first = server_1().unwrap().pid;
+    kill(first, Signal::SIGKILL).unwrap();
+    run.line("server 1 ended (signal 9) and is started again");
+    run.line("server 1 was restarted");
+    let second = server_1().unwrap().pid;
+    assert_ne!(second, first);
+    kill(second, Signal::SIGKILL).unwrap();
+    let ended = run.end();
+    assert_ne!(ended.code, 0, "{}", ended.error);
+    assert!(ended.error.contains("server 1 ended (signal 9)"), "{}", ended.error);
+    assert!(stage.living().is_empty(), "{:?}", stage.living());
 }
