@@ -35,7 +35,7 @@ fn lines(waits: &[Waiting]) -> Vec<String> {
     waits.iter().map(|waiting| line(&waiting.wait, waiting.since)).collect()
 }
 
-// Case horovod#367: a wall of "waiting for remainder of ranks" without a cause. One line a blocked worker: who, at which clock, waiting
+// Case 10 of the allreduce list (pytorch#118369): an error that did not say whose fault it was. Case horovod#367: a wall of "waiting for remainder of ranks" without a cause. One line a blocked worker: who, at which clock, waiting
 // for whom, for how long.
 #[test]
 fn the_report_of_a_stall_has_one_line_for_each_blocked_worker_and_each_cause() {
