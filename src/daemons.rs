@@ -318,6 +318,7 @@ mod tests {
         assert!(to_bind("nonsense").is_err());
     }
 
+    // Case 37 of the allreduce list (PCCL): some were reached on loopback and others not.
     #[test]
     fn a_name_binds_loopback_alone_only_where_it_stands_for_nothing_else() {
         let bound = to_bind_of("localhost:44").unwrap();

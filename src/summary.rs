@@ -139,6 +139,7 @@ fn repeated(summary: &Value, samples: u64) -> String {
         let cause = match range["why"].as_str() {
             Some("lost") => format!("worker {} was lost", of("worker")),
             Some("left") => format!("worker {} left", of("worker")),
+            Some("restored") => format!("all was restored from checkpoint {}", of("checkpoint")),
             _ => "gradients not used".to_owned(),
         };
         let count = of("to").saturating_sub(of("from"));
@@ -215,10 +216,12 @@ mod tests {
     fn samples_that_were_given_out_again_are_told_with_why() {
         let lost = |from, to| json!({ "from": from, "to": to, "why": "lost", "worker": 3, "incarnation": 5 });
         let unused = json!({ "from": 0, "to": 8, "why": "unused" });
+        let restored = json!({ "from": 80, "to": 96, "why": "restored", "checkpoint": 3 });
         let text = lines(&json!({
-            "repeated": { "samples": 40, "ranges": [lost(0, 16), lost(64, 80), unused], "unlisted": 0 },
+            "repeated": { "samples": 56, "ranges": [lost(0, 16), lost(64, 80), restored, unused], "unlisted": 0 },
         }));
-        let expected = "repeated       40 samples given out again (worker 3 was lost: 32, gradients not used: 8); the ranges are";
+        let expected = "repeated       56 samples given out again (worker 3 was lost: 32, all was restored from checkpoint 3: 16, \
+                        gradients not used: 8); the ranges are";
         assert!(text.contains(expected), "{text}");
         assert!(!lines(&json!({ "repeated": { "samples": 0, "ranges": [] } })).contains("repeated"));
     }

@@ -32,7 +32,7 @@ fn loopback(arguments: &[&str]) -> (serde_json::Value, bool, String) {
     (said, output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-// A server had every push of a model whole, twice the model a worker: four times the model in all.
+// Case 32 of the allreduce list (flower#3006): a model larger than a message could not be sent. A server had every push of a model whole, twice the model a worker: four times the model in all.
 #[test]
 fn a_model_larger_than_a_sessions_buffers_passes_through_them_and_its_workers_wait() {
     let cell = ["--mib", "96", "--workers", "2", "--servers", "1", "--rounds", "1", "--repeats", "1"];

@@ -260,13 +260,11 @@ impl Daemon {
         }
     }
 
-    /// A shard has lost its thread, and with it its values: nobody can go on.
+    /// A shard has lost its thread, and with it its values: this process cannot go on.
     async fn fail(&mut self, shard: ShardId) {
-        let text =
-            format!("the thread of {shard} has ended: it panicked, see the log above; the run has failed");
-        tracing::error!(shard = shard.0, "{text}");
-        self.event(ControlEvent::Interrupt { reason: text.clone() }).await;
-        self.end = Some(End::Failed(text));
+        let why = format!("the thread of {shard} has ended: it panicked, see the log above");
+        tracing::error!(shard = shard.0, "{why}");
+        self.event(ControlEvent::Broken { why }).await;
     }
 
     fn now(&self) -> Moment {
@@ -333,7 +331,7 @@ impl Daemon {
             ControlEffect::Shard { shard, event } => self.home.tell(Some(shard), event).await,
             ControlEffect::Place { shard, place, members, started } => {
                 if let Err(error) = self.home.place(&self.resolved, shard, place, members, started).await {
-                    self.end = Some(End::Failed(error.to_string()));
+                    self.next.push_back(ControlEvent::Broken { why: error.to_string() });
                 }
             }
             ControlEffect::Coordinator(word) => self.words.say(word),

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use network::Digits;
 use simulation::problem::Bowls;
+use simulation::resume::Former;
 use simulation::trace::Trace;
 use simulation::{Problem, Scenario, Weather, World};
 use slackline_core::consistency::PolicySpec;
@@ -108,6 +109,8 @@ fn bowls(scenario: &Scenario) -> Box<dyn Problem> {
     Box::new(Bowls::new(scenario.keys))
 }
 
+// Case 22 (bytedance/byteps#357, #142) and case 41 of the allreduce list: the asynchronous mode crashed, or gave wrong numbers. Case 36
+// (PaddlePaddle/Paddle#7923): a cluster of one worker was worse than one machine.
 #[test]
 fn asp_with_one_worker_is_the_local_loop_over_any_number_of_servers() {
     for servers in [1, 2, 5] {
@@ -213,6 +216,22 @@ fn without_staleness_no_delay_treatment_changes_a_bit() {
     ] {
         let treated = of(treatment, Some(1));
         assert_eq!(bits(&run(&treated, bowls(&treated), 1)), bits(&expected), "{treatment:?}");
+    }
+}
+
+// Case 44 (apache/mxnet#15923): what the optimizer had gathered was lost with a restart. Case 43 (tensorflow#6551): a checkpoint could be
+// loaded on as many servers as it was made on only. Case 27 of the allreduce list: the rate began anew.
+#[test]
+fn bsp_from_a_checkpoint_is_the_run_that_was_not_interrupted_on_any_number_of_servers() {
+    for (workers, servers) in [(1, 1), (3, 2), (4, 5)] {
+        let whole = scenario(PolicySpec::Bsp, (workers, servers), 61, 5, 3);
+        let expected = run(&whole, bowls(&whole), 0);
+        for (servers, shards_per_server, checkpoints) in [(1, 1, 1), (2, 2, 2), (5, 1, 1), (3, 2, 3)] {
+            let former = Former { servers, shards_per_server, every: 2, checkpoints };
+            let resumed = Scenario { former: Some(former), ..whole.clone() };
+            let values = run(&resumed, bowls(&resumed), u64::from(servers));
+            assert_eq!(bits(&values), bits(&expected), "{workers} workers, {former:?}");
+        }
     }
 }
 

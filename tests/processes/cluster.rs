@@ -31,7 +31,7 @@ pub(crate) fn configuration(over: &[(&str, &str)]) -> String {
 }
 
 /// Samples that the digits have for training.
-const DIGITS: u64 = 1442;
+pub(crate) const DIGITS: u64 = 1442;
 
 /// The same, as the program resolves it.
 pub(crate) fn resolved(over: &[(&str, &str)]) -> Resolved {

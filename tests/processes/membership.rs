@@ -9,7 +9,8 @@ use crate::stage::Stage;
 
 #[test]
 fn a_worker_that_comes_late_helps_and_may_leave() {
-    // Case 1 of the allreduce list: joining and leaving while others train blocked everybody.
+    // Case 1 of the allreduce list: joining and leaving while others train blocked everybody. Case 23 there: whoever came looked for somebody
+    // who was not too busy to give it the state.
     let stage = Stage::new();
     let long = [("workers", "1"), ("cluster.lease_s", "60.0"), ("train.epochs", "40")];
     let cluster = Cluster::start(&stage, &long);

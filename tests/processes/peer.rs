@@ -1,6 +1,7 @@
 //! A peer made by hand: it says what no program of ours would say.
 
 use std::path::Path;
+use std::rc::Rc;
 use std::time::Duration;
 
 use slackline_core::config::Resolved;
@@ -32,13 +33,33 @@ impl Message for Raw {
 
 /// One connection to a server.
 pub(crate) struct Peer {
-    runtime: Runtime,
+    /// All peers of one crowd move while any of them does something.
+    runtime: Rc<Runtime>,
     connection: Connection,
     sender: ControlSender,
     receiver: ControlReceiver,
     settings: Settings,
     /// Keeps the sockets.
-    _connector: Connector,
+    connector: Rc<Connector>,
+}
+
+/// What a worker of a run says of itself.
+pub(crate) struct Papers {
+    join: Join,
+    batch_count: u64,
+}
+
+impl Papers {
+    pub(crate) fn of(run: &Resolved) -> Self {
+        let (layout_hash, config_hash) = (run.config.layout().hash(), run.hash());
+        let data = &run.config.data;
+        let dataset =
+            dataset::load(&DataSettings { spec: data.dataset, dir: None, limit: data.limit }).unwrap();
+        let (data_hash, sample_count) = (dataset.fingerprint(), dataset.train.len() as u64);
+        let join = Join { layout_hash, config_hash, data_hash, sample_count, former: None, peers_at: None };
+        let train = &run.config.train;
+        Self { join, batch_count: (sample_count * train.epochs).div_ceil(train.batch) }
+    }
 }
 
 impl Peer {
@@ -48,12 +69,26 @@ impl Peer {
         let settings = Settings { idle_timeout: Duration::from_secs(30), ..Settings::default() };
         let identity = Identity::load(keys, role).unwrap();
         let connector = Connector::new(&identity, &settings).unwrap();
+        Self::over(Rc::new(runtime), Rc::new(connector), settings, address)
+    }
+
+    /// Another of its kind, beside it.
+    pub(crate) fn another(&self, address: &str) -> Result<Self, ConnectError> {
+        Self::over(self.runtime.clone(), self.connector.clone(), self.settings, address)
+    }
+
+    fn over(
+        runtime: Rc<Runtime>,
+        connector: Rc<Connector>,
+        settings: Settings,
+        address: &str,
+    ) -> Result<Self, ConnectError> {
         let (connection, (sender, receiver)) = runtime.block_on(async {
             let connection = connector.connect(address, Duration::from_secs(20)).await?;
             let control = connection.accept_control().await.unwrap();
             Ok((connection, control))
         })?;
-        let mut peer = Self { runtime, connection, sender, receiver, settings, _connector: connector };
+        let mut peer = Self { runtime, connection, sender, receiver, settings, connector };
         let welcome = peer.next();
         assert!(matches!(welcome, Some(ToPeer::Welcome { .. })), "{welcome:?}");
         Ok(peer)
@@ -84,18 +119,16 @@ impl Peer {
 
     /// Becomes a worker of the run as a real one does, on the coordinator.
     pub(crate) fn join(&mut self, run: &Resolved) -> (WorkerId, Incarnation) {
-        let (layout_hash, config_hash) = (run.config.layout().hash(), run.hash());
-        let data = &run.config.data;
-        let dataset =
-            dataset::load(&DataSettings { spec: data.dataset, dir: None, limit: data.limit }).unwrap();
-        let (data_hash, sample_count) = (dataset.fingerprint(), dataset.train.len() as u64);
-        let join = Join { layout_hash, config_hash, data_hash, sample_count, former: None, peers_at: None };
-        self.say(&ToServer::Join(join));
+        self.join_with(&Papers::of(run))
+    }
+
+    pub(crate) fn join_with(&mut self, papers: &Papers) -> (WorkerId, Incarnation) {
+        let Papers { join, batch_count } = papers;
+        let Join { layout_hash, config_hash, .. } = *join;
+        self.say(&ToServer::Join(join.clone()));
         let joined = self.next();
         let Some(ToPeer::Joined { worker, incarnation, clock }) = joined else { panic!("{joined:?}") };
-        let train = &run.config.train;
-        let batch_count = (sample_count * train.epochs).div_ceil(train.batch);
-        let answered = Sequence(0);
+        let (batch_count, answered) = (*batch_count, Sequence(0));
         let register =
             Register { worker, incarnation, layout_hash, config_hash, clock, batch_count, answered };
         self.say(&ToServer::Register(register));

@@ -10,7 +10,7 @@
 mod invariants;
 mod simulation;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,7 +21,9 @@ use simulation::scenario::Tamper;
 use simulation::trace::Trace;
 use simulation::world::Outcome;
 use simulation::{Scenario, Weather, World};
+use slackline_core::config::Durability;
 use slackline_core::consistency::PolicySpec;
+use slackline_core::ids::WorkerId;
 
 /// Seeds of an ordinary test run.
 const SEEDS: u64 = 10_000;
@@ -32,9 +34,11 @@ fn number(name: &str) -> Option<u64> {
 
 /// Runs a scenario; a broken law or invariant comes back as text.
 fn try_run(scenario: &Scenario, trace: Trace) -> Result<Outcome, String> {
-    let problem = Box::new(Bowls::new(scenario.keys));
-    let world = World::new(scenario.clone(), problem, trace);
-    match catch_unwind(AssertUnwindSafe(|| world.run())) {
+    let life = || {
+        let problem = Box::new(Bowls::new(scenario.keys));
+        World::new(scenario.clone(), problem, trace).run()
+    };
+    match catch_unwind(AssertUnwindSafe(life)) {
         Ok(Ok(outcome)) => Ok(outcome),
         Ok(Err(violation)) => Err(violation.to_string()),
         Err(panic) => {
@@ -162,6 +166,42 @@ fn a_seed_gives_the_same_trace_twice() {
     }
 }
 
+// Case 14 of the allreduce list: whoever looked on was counted as one of the workers.
+#[test]
+fn with_observers_a_run_is_what_it_is_without_them_whatever_goes_wrong() {
+    let mut seen = 0;
+    for seed in 0..150 {
+        let with = Scenario { observers: 4, ..Scenario::of_seed(seed) };
+        let without = run(&Scenario { observers: 0, ..with.clone() });
+        let with = run(&with);
+        seen += with.counts.looks + with.counts.statuses;
+        let bits = |outcome: &Outcome| outcome.values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&with), bits(&without), "seed {seed}");
+        let rest = |outcome: &Outcome| {
+            (outcome.ended, outcome.repeated, outcome.connections, outcome.failure.clone())
+        };
+        assert_eq!(rest(&with), rest(&without), "seed {seed}");
+        let unseen = Counts { looks: 0, statuses: 0, ..with.counts };
+        assert_eq!(unseen, without.counts, "seed {seed}");
+    }
+    assert!(seen > 5_000, "they saw {seen} answers");
+}
+
+// Case 13 of the allreduce list (learning-at-home/hivemind#624): peers that were started together met in two groups, or hung.
+#[test]
+fn eight_workers_that_start_at_once_are_one_cohort_a_hundred_times() {
+    for seed in 0..100 {
+        let policy = [PolicySpec::Bsp, PolicySpec::Asp, PolicySpec::Ssp { staleness: 1 }][seed as usize % 3];
+        let weather = Weather { delay: 30_000, transfer_delay: 60_000, ..Weather::CALM };
+        let (samples, batch, workers) = (96, 3, 8);
+        let scenario = Scenario { weather, workers, samples, batch, ..Scenario::calm(seed, policy) };
+        let outcome = run(&scenario);
+        assert_eq!((outcome.joined.len(), outcome.repeated, outcome.failure), (8, 0, None), "seed {seed}");
+        let ids: BTreeSet<WorkerId> = outcome.joined.into_values().collect();
+        assert!(ids.into_iter().eq((0..8).map(WorkerId)), "seed {seed}");
+    }
+}
+
 /// How many of some seeds break a law when the harness makes a fault, by law.
 fn found(tamper: Tamper, policy: PolicySpec) -> BTreeMap<String, u32> {
     let mut laws = BTreeMap::new();
@@ -216,4 +256,26 @@ fn a_server_that_comes_back_without_its_state_ends_the_run_by_name() {
         lost += u64::from(outcome.failure.is_some());
     }
     assert!(lost >= 50, "only {lost} of 60 runs were lost");
+}
+
+// Found by reading: such a run ended with "no state", or went back to a checkpoint, though the copy was whole and came back.
+#[test]
+fn a_server_that_comes_back_without_its_state_while_its_copy_is_frozen_waits_for_that_and_loses_nothing() {
+    let mut awaited = 0;
+    for seed in 0..60 {
+        let policy = [PolicySpec::Bsp, PolicySpec::Asp, PolicySpec::Ssp { staleness: 1 }][seed as usize % 3];
+        let mut scenario = Scenario::calm(seed, policy);
+        (scenario.servers, scenario.replicas, scenario.durability) = (3, 2, Durability::Replicated);
+        (scenario.samples, scenario.batch, scenario.epochs, scenario.keys) = (120, 3, 3, 100);
+        scenario.compute = 200_000;
+        // The copy is not missed yet when its primary dies, which nobody can tell from one that is silent for a while.
+        let (freezes, dies) = (1_000 + 20 * seed, 8 * seed);
+        scenario.freeze = Some((2, Duration::from_millis(freezes), scenario.lease * 5 / 2));
+        scenario.reboot = Some((1, Duration::from_millis(freezes + dies)));
+        let outcome = run(&scenario);
+        assert_eq!(outcome.failure, None, "seed {seed}");
+        assert_eq!(outcome.counts.checkpoint_restores, 0, "seed {seed}");
+        awaited += outcome.counts.copies_awaited;
+    }
+    assert!(awaited >= 15, "only {awaited} shards waited for their copies");
 }

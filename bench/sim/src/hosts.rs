@@ -13,7 +13,6 @@ use slackline_server_core::{
 
 use crate::links::duration;
 use crate::network::Cargo;
-use crate::store::Saving;
 use crate::world::{Happening, Over, World};
 
 /// Buffers for gradients that a host keeps for reuse.
@@ -54,8 +53,6 @@ pub(crate) struct HostSlot {
     /// The feed to its backup, and the last one of its primary.
     pub(crate) feed: Option<usize>,
     pub(crate) fed_by: Option<usize>,
-    /// What of it is in checkpoints.
-    pub(crate) saving: Saving,
 }
 
 impl HostSlot {
@@ -71,7 +68,6 @@ impl HostSlot {
             tick: None,
             feed: None,
             fed_by: None,
-            saving: Saving::default(),
         }
     }
 

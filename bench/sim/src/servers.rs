@@ -15,6 +15,7 @@ use crate::coordinator::Link;
 use crate::failure::SimFailure;
 use crate::hosts::{At, HostSlot};
 use crate::network::{Inward, Outward};
+use crate::store::Saver;
 use crate::world::{Happening, Over, Plan, World};
 
 /// Leases without anything but the passing of time, with nothing being computed and nothing on its way, after which a run is called
@@ -41,6 +42,8 @@ pub(crate) struct Server {
     pub(crate) control: Control,
     /// The shards that concern it, by their numbers.
     pub(crate) hosts: Vec<HostSlot>,
+    /// Its part in checkpoints.
+    pub(crate) saver: Saver,
     /// The other end of each session, by its number.
     pub(crate) sessions: Vec<Option<Peer>>,
     pub(crate) paused_until: Moment,
@@ -115,8 +118,8 @@ impl World {
             }
         };
         let link = self.servers.get(server).map_or_else(Link::default, |former| former.link.anew());
-        let (hosts, sessions) = (Vec::new(), vec![None]);
-        let new = Server { boot, up: true, control, hosts, sessions, paused_until: now, link };
+        let (hosts, saver, sessions) = (Vec::new(), Saver::default(), vec![None]);
+        let new = Server { boot, up: true, control, hosts, saver, sessions, paused_until: now, link };
         if server < self.servers.len() {
             self.servers[server] = new;
         } else {
@@ -276,6 +279,7 @@ impl World {
         }
         self.servers[server].up = false;
         self.servers[server].hosts.clear();
+        self.servers[server].saver = Saver::default();
         for connection in 0..self.connections.len() {
             if self.connections[connection].server == server {
                 self.fall_dead(connection);

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use slackline_checkpoint::{Array, Saved};
+use slackline_core::config::CheckpointKind;
 use slackline_core::ids::ShardId;
 use slackline_server_core::ControlEvent;
 use slackline_server_core::assign::Position;
@@ -33,12 +34,22 @@ pub(crate) struct Store {
     pub(crate) bytes: u64,
 }
 
-/// What of a shard is saved, as its server knows it.
+/// What a server saves: one part after another. Of each shard one cut at most waits meanwhile, the newest.
 #[derive(Debug, Default)]
-pub(crate) struct Saving {
-    saved: Saved,
-    /// The part that the disk is at: its number, and its blocks (none for all).
-    writing: Option<(u64, Option<Vec<u32>>)>,
+pub(crate) struct Saver {
+    /// What of each shard is saved, as the server knows it.
+    saved: BTreeMap<ShardId, Saved>,
+    waiting: BTreeMap<ShardId, (u64, ShardState)>,
+    writing: Option<Writing>,
+}
+
+/// The part that a server's disk is at.
+#[derive(Debug)]
+struct Writing {
+    shard: ShardId,
+    number: u64,
+    /// None for all.
+    blocks: Option<Vec<u32>>,
 }
 
 impl Store {
@@ -106,42 +117,61 @@ fn over(before: &ShardState, new: ShardState, blocks: &[u32], block: usize) -> S
     ShardState { arrays: new.arrays.into_iter().map(merge).collect(), ..new }
 }
 
+fn arrays_of(state: &ShardState) -> Vec<Array> {
+    let array = |array: &StateArray| Array { name: array.name.clone(), values: array.values.clone() };
+    state.arrays.iter().map(array).collect()
+}
+
 impl World {
-    /// Saves a shard's part of a checkpoint, which takes the server's disk its time.
+    /// Saves a shard's part of a checkpoint, as soon as the server's disk is done with those before it.
     pub(crate) fn save(&mut self, at: At, number: u64, state: ShardState) {
         let shard = at.shard;
-        let newest = self.store.newest();
-        let checkpoint = &self.plan.config().checkpoint;
-        let (kind, block) = (checkpoint.kind, u32::try_from(checkpoint.block).unwrap_or(u32::MAX));
-        let Some(slot) = self.slot(at) else { return };
-        if slot.saving.writing.is_some() {
-            let why = "the store is still at the checkpoint before it".to_owned();
-            return self.tell(at.server(), ControlEvent::NotSaved { number, shard, why });
+        let before = self.servers[at.server()].saver.waiting.insert(shard, (number, state));
+        if let Some((number, _)) = before {
+            let why = "the store was at the checkpoint before it until the next was begun".to_owned();
+            self.tell(at.server(), ControlEvent::NotSaved { number, shard, why });
         }
-        let array = |array: &StateArray| Array { name: array.name.clone(), values: array.values.clone() };
-        let arrays: Vec<Array> = state.arrays.iter().map(array).collect();
-        let blocks = slot.saving.saved.choose(kind, newest, number, &arrays);
+        self.save_next(at.server());
+    }
+
+    /// The next part, if none is being written, takes the server's disk its time.
+    fn save_next(&mut self, server: usize) {
+        let newest = self.store.newest();
+        let (kind, block) = self.checkpoint_kind();
+        let saver = &mut self.servers[server].saver;
+        if saver.writing.is_some() {
+            return;
+        }
+        let Some((shard, (number, state))) = saver.waiting.pop_first() else { return };
+        let blocks = saver.saved.entry(shard).or_default().choose(kind, newest, number, &arrays_of(&state));
         let keys = self.plan.partition.range(shard).len;
         let held = blocks.as_ref().map_or(keys, |blocks| keys.min(blocks.len() as u64 * u64::from(block)));
         let share = held as f64 / keys.max(1) as f64;
         let values = self.plan.shard_bytes[shard.0 as usize] as f64;
-        let bytes = (share * values * arrays.len() as f64) as u64;
-        if let Some(slot) = self.slot(at) {
-            slot.saving.writing = Some((number, blocks.clone()));
-            slot.saving.saved.wrote(kind, block, number, blocks, &arrays);
-        }
+        let bytes = (share * values * state.arrays.len() as f64) as u64;
+        saver.writing = Some(Writing { shard, number, blocks });
         self.store.bytes += bytes;
-        self.disk(at, bytes, Done::Saved(number, state));
+        self.disk(At::new(server, shard), bytes, Done::Saved(number, state));
     }
 
     /// A part is in the store.
     pub(crate) fn is_saved(&mut self, at: At, number: u64, state: ShardState) {
-        let block = usize::try_from(self.plan.config().checkpoint.block).unwrap_or(usize::MAX);
-        let Some(slot) = self.slot(at) else { return };
-        let Some((_, blocks)) = slot.saving.writing.take_if(|(of, _)| *of == number) else { return };
-        self.store.put(number, state, blocks.as_deref(), block);
+        let (kind, block) = self.checkpoint_kind();
+        let saver = &mut self.servers[at.server()].saver;
+        let written = saver.writing.take_if(|part| (part.shard, part.number) == (at.shard, number));
+        let Some(Writing { blocks, .. }) = written else { return };
+        let saved = saver.saved.entry(at.shard).or_default();
+        saved.wrote(kind, block, number, blocks.clone(), &arrays_of(&state));
+        self.store.put(number, state, blocks.as_deref(), block as usize);
+        self.save_next(at.server());
         let event = ControlEvent::Saved { number, shard: at.shard, entry: Vec::new() };
         self.control_event(at.server(), event);
+    }
+
+    /// How checkpoints are made, and the keys of a block.
+    fn checkpoint_kind(&self) -> (CheckpointKind, u32) {
+        let checkpoint = &self.plan.config().checkpoint;
+        (checkpoint.kind, u32::try_from(checkpoint.block).unwrap_or(u32::MAX))
     }
 
     /// The manifest of a checkpoint whose parts are in the store.

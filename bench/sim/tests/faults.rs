@@ -97,7 +97,7 @@ fn a_shard_from_a_checkpoint_leaves_the_others_their_clocks() {
     assert!(says(&outcome, "shard 1 is restored from checkpoint"), "{:?}", outcome.chronicle);
     let lost = number(&outcome, "/clocks_lost");
     assert!((1.0..=25.0).contains(&lost), "{lost}");
-    assert!(says(&outcome, "the other shards keep theirs"), "{:?}", outcome.chronicle);
+    assert!(says(&outcome, "clocks of it are lost"), "{:?}", outcome.chronicle);
     assert_ne!(learnt(&outcome), learnt(&calm), "something was lost");
     assert!(number(&outcome, "/final/test_accuracy") > 0.85);
 }
@@ -112,6 +112,20 @@ fn priority_checkpoints_write_no_more_and_lose_less() {
     let priority = of_kind(&[("checkpoint.kind", "\"priority\""), ("checkpoint.block", "16")]);
     assert!(number(&priority, "/bytes_saved") < 1.5 * number(&full, "/bytes_saved"));
     assert!(number(&priority, "/clocks_lost") < number(&full, "/clocks_lost"));
+}
+
+// Found by reading: a store that was busy refused a cut, other than that of a real server, where the newest one waits. So with slow disks a
+// checkpoint was begun and given up again and again, where a real run has it after one try.
+#[test]
+fn the_newest_cut_waits_for_a_store_that_is_at_one_that_was_given_up() {
+    // A part of 870 bytes takes 4.4 s: the first is under way when its checkpoint is given up.
+    let slow = [CHECKPOINTS[0], ("simulation.disk_mbps", "0.0016")];
+    let keys = [&REPLICATED[..], &slow].concat();
+    let outcome = of(&keys, "[\"server 1 crash at 1.8 for 3.0\"]");
+    assert!(says(&outcome, "was given up: a shard has moved meanwhile"), "{:?}", outcome.chronicle);
+    let given_up = outcome.chronicle.iter().filter(|(_, text)| text.contains("was given up"));
+    assert_eq!(given_up.count(), 1, "{:?}", outcome.chronicle);
+    assert_eq!(learnt(&outcome), learnt(&of(&keys, "[]")));
 }
 
 #[test]

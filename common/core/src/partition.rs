@@ -100,7 +100,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        // dmlc/ps-lite issue 185: keys near the top of the range belonged to no server.
+        // Case 26 (dmlc/ps-lite issue 185): keys near the top of the range belonged to no server.
         #[test]
         fn every_key_belongs_to_exactly_one_shard(
             len in prop_oneof![0..5_000_u64, 1_u64 << 39..1_u64 << 40],

@@ -85,6 +85,13 @@ pub enum Notice {
     },
     /// Samples are given out again, since their worker is gone.
     Repeated(Repeat),
+    /// Every shard was restored from one checkpoint: the data have gone back to it as well.
+    WentBack {
+        /// Which.
+        checkpoint: u64,
+        /// Samples that are done again.
+        samples: u64,
+    },
     /// A peer asked for what its role does not allow.
     WrongRole {
         /// Its role.
@@ -202,6 +209,13 @@ impl fmt::Display for Notice {
                 write!(f, " (most of it is in tensor {tensor}, {shard})")
             }
             Self::Repeated(repeat) => write!(f, "{repeat}"),
+            Self::WentBack { checkpoint, samples } => {
+                write!(
+                    f,
+                    "all shards were restored from checkpoint {checkpoint}, and nothing newer is left: the data go back to it too, \
+                     {samples} samples are done again, and the workers join anew"
+                )
+            }
             Self::WrongRole { role, address, message } => {
                 write!(f, "refused {message} from {address}: the role {role} does not allow it")
             }

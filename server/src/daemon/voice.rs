@@ -25,9 +25,10 @@ impl Daemon {
             }
             Notice::WrongRole { role, message, .. } => self.say_refusal(&format!("{role} {message}"), notice),
             Notice::Refused { text, .. } => self.say_refusal(text, notice),
-            Notice::Misfit { .. } | Notice::Repeated(_) | Notice::NotTaken { .. } => {
-                tracing::warn!("{notice}")
-            }
+            Notice::Misfit { .. }
+            | Notice::Repeated(_)
+            | Notice::WentBack { .. }
+            | Notice::NotTaken { .. } => tracing::warn!("{notice}"),
             Notice::Left { worker, .. } | Notice::Recovered { worker, .. } => {
                 tracing::info!(worker = worker.0, "{notice}");
             }

@@ -171,6 +171,7 @@ fn incremental_checkpoints_come_back_whole() {
     }
 }
 
+// Case 45 (alibaba/x-deeplearning#134): everything stood still while a checkpoint was not taken.
 #[test]
 fn a_place_that_takes_nothing_holds_nobody_up_and_is_named() {
     let folder = tempfile::tempdir().unwrap();

@@ -42,7 +42,7 @@ impl Law for BoundedQueues {
                 Ok(())
             }
             // The members that a checkpoint has are not known here.
-            Sight::Restored { shard, .. } => {
+            Sight::Restored { shard, .. } | Sight::Resumed { shard, .. } => {
                 self.members.insert(shard.id(), shard.members().collect());
                 Ok(())
             }

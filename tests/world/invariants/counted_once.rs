@@ -1,7 +1,8 @@
 //! A push counts once, whatever is lost or repeated (design brief, section 6; dmlc/ps-lite and Angel applied a retried push twice).
 //!
 //! The law replays what the shards say they applied, in that order, through an optimizer of its own, from the gradients that the workers
-//! truly sent. After every event the shard's values must have the same bits, and no push may be in them twice.
+//! truly sent. (Trap 1 of the sources: pushes were acknowledged when they had come, and lost when the server died before it applied them.)
+//! After every event the shard's values must have the same bits, and no push may be in them twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +11,7 @@ use slackline_core::config::Durability;
 use slackline_core::consistency::{DelaySpec, PolicySpec};
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, Sequence, ShardId, Version, WorkerId};
 use slackline_core::layout::Layout;
-use slackline_core::optimizer::{Optimizer, OptimizerSpec, RateSchedule, Rule, Step};
+use slackline_core::optimizer::{Optimizer, OptimizerSpec, RateSchedule, Step};
 use slackline_core::wire::{Mark, PushOutcome, Pushed};
 use slackline_server_core::{Shard, ShardEvent};
 
@@ -48,7 +49,7 @@ struct Replay {
     version: Version,
     /// The furthest batch so far: the rate never goes back.
     furthest: BatchIndex,
-    /// Its optimizer's slots came from a checkpoint: what the values must be cannot be said any more.
+    /// What the values must be can be said.
     is_judged: bool,
 }
 
@@ -228,24 +229,32 @@ impl CountedOnce {
         })
     }
 
-    /// A shard begins anew from a checkpoint: pushes that its cut does not have are lost.
-    fn restored(&mut self, shard: &Shard, mark: &Mark) {
-        // Slots, and how far the rate had come, are those of the checkpoint.
-        let plain = self.spec.rule == Rule::Sgd && self.spec.schedule == RateSchedule::CONSTANT;
-        let is_plain = plain && !self.policy_gathers();
+    /// A shard begins with the state of a checkpoint: its values, its slots. How far the rate had come is not known, nor what waits in it.
+    fn take_state(&mut self, shard: &Shard) -> &mut Replay {
+        let can_judge = self.spec.schedule == RateSchedule::CONSTANT && !self.policy_gathers();
         let replay = self.replay(shard);
+        let state = shard.state();
+        let fits = state.array("slots").is_none_or(|slots| replay.optimizer.restore(slots));
+        replay.values = shard.values().map(<[f32]>::to_vec);
+        replay.version = shard.version();
+        replay.fresh.clear();
+        replay.gathered.clear();
+        replay.is_judged = can_judge && fits;
+        replay
+    }
+
+    /// A shard begins anew from a checkpoint: pushes that its cut does not have are lost.
+    fn restored(&mut self, shard: &Shard, mark: &Mark, upto: Incarnation) {
+        let replay = self.take_state(shard);
         let cut_of = |worker| {
             let named = mark.cuts.iter().find(|(one, _)| *one == worker).map(|(_, cut)| *cut);
             named.or(mark.rest).unwrap_or_default()
         };
         let clocks: BTreeMap<PushKey, Clock> =
             replay.arrived.values().map(|arrived| (arrived.origin, arrived.clock)).collect();
-        replay.applied.retain(|key| clocks.get(key).is_some_and(|clock| *clock < cut_of(key.worker)));
-        replay.values = shard.values().map(<[f32]>::to_vec);
-        replay.version = shard.version();
-        replay.fresh.clear();
-        replay.gathered.clear();
-        replay.is_judged = is_plain;
+        // Whoever came later under the same id can have been behind it.
+        let is_in = |key: &PushKey, clock: &Clock| key.incarnation <= upto && *clock < cut_of(key.worker);
+        replay.applied.retain(|key| clocks.get(key).is_some_and(|clock| is_in(key, clock)));
         let applied = self.shards.get(&shard.id()).map(|replay| replay.applied.clone()).unwrap_or_default();
         self.acknowledged.entry(shard.id()).or_default().retain(|key| applied.contains(key));
     }
@@ -272,8 +281,12 @@ impl Law for CountedOnce {
             Sight::After { shard } => self.after(shard),
             Sight::Told { key, pushed } => self.told(*key, pushed),
             Sight::CutBack { shard, is_kept } => self.cut_back(*shard, *is_kept),
-            Sight::Restored { shard, mark } => {
-                self.restored(shard, mark);
+            Sight::Restored { shard, mark, upto } => {
+                self.restored(shard, mark, *upto);
+                Ok(())
+            }
+            Sight::Resumed { shard, .. } => {
+                self.take_state(shard);
                 Ok(())
             }
             Sight::Served { shard, values, .. } => {

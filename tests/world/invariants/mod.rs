@@ -5,6 +5,7 @@ pub(crate) mod counted_once;
 pub(crate) mod last_evaluation;
 pub(crate) mod liveness;
 pub(crate) mod read_rule;
+pub(crate) mod resumed;
 pub(crate) mod sample_use;
 pub(crate) mod version_staleness;
 pub(crate) mod whole_steps;
@@ -20,7 +21,8 @@ pub(crate) fn all(scenario: &Scenario, problem: &dyn Problem) -> Vec<Box<dyn Law
         Box::new(counted_once::CountedOnce::new(scenario, problem)),
         Box::new(read_rule::ReadRule::new(scenario)),
         Box::new(version_staleness::VersionStaleness::new(scenario)),
-        Box::new(sample_use::SampleUse::default()),
+        Box::new(resumed::Resumed::default()),
+        Box::new(sample_use::SampleUse::new(scenario)),
         Box::new(whole_steps::WholeSteps::new(scenario)),
         Box::new(last_evaluation::LastEvaluation::default()),
     ]

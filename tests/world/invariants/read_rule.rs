@@ -1,6 +1,8 @@
 //! The read rule (Ho et al. 2013, section 3; Dai et al. 2015, the rule of Bosen): values served to a worker at clock c include the first
 //! c - s iterations of every live worker, and all pushes of the reader itself.
 //!
+//! Case 37 (apache/mxnet#841): who asked for a bound on the delay was declined; here it holds for every pull that is served.
+//!
 //! That a serve was right can show only later: a worker that counted at the time must never push an iteration below c - s afterwards. So
 //! each serve writes down a promise for every worker that counts, and each push is held against it.
 
@@ -150,7 +152,8 @@ impl ReadRule {
             && let Some(push) = row.pushes.get_mut(&pushed.sequence)
         {
             push.1 = true;
-            row.counts |= row.present && self.is_whole;
+            // One that comes again is none of now: the worker can have had no work in between.
+            row.counts |= row.present && self.is_whole && !pushed.duplicate;
         }
     }
 
@@ -187,6 +190,11 @@ impl Law for ReadRule {
         match sight {
             Sight::Restored { shard, .. } => {
                 self.restored.insert(shard.id());
+                Ok(())
+            }
+            // Nobody of the life before is there any more: what was promised is promised anew.
+            Sight::Resumed { shard, .. } => {
+                self.shards.remove(&shard.id());
                 Ok(())
             }
             Sight::Before { shard, .. } | Sight::Answered { shard, .. } | Sight::Served { shard, .. }

@@ -2,15 +2,17 @@
 //! worker that died was never trained on). Workers that come and that go when they are told to change nothing about it where steps are
 //! whole; elsewhere one that goes in the middle of a step leaves pieces of it.
 //!
-//! A batch is used when one push of its gradient was applied by every shard.
+//! A batch is used when one push of its gradient was applied by every shard. Of a run that goes on from a checkpoint, what is in that has
+//! been used, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use slackline_core::config::Steps;
-use slackline_core::ids::{BatchIndex, Incarnation, Sequence, ShardId, WorkerId};
+use slackline_core::ids::{BatchIndex, Clock, Incarnation, Sequence, ShardId, WorkerId};
 use slackline_core::schedule::DataOrder;
-use slackline_core::wire::PushOutcome;
+use slackline_core::wire::{Mark, PushOutcome};
 use slackline_server_core::ShardEvent;
+use slackline_server_core::assign::Position;
 
 use crate::simulation::Scenario;
 use crate::simulation::sight::{Law, PushKey, Sight, Verdict, holds};
@@ -20,23 +22,117 @@ const LAW: &str = "sample use";
 /// A push as one shard knows it.
 type Name = (ShardId, WorkerId, Incarnation, Sequence);
 
+/// What it truly is.
+#[derive(Clone, Copy, Debug)]
+struct Arrived {
+    origin: PushKey,
+    batch: BatchIndex,
+    samples: u32,
+    clock: Clock,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct SampleUse {
-    arrived: BTreeMap<Name, (PushKey, BatchIndex, u32)>,
+    arrived: BTreeMap<Name, Arrived>,
     /// Those that were answered.
     settled: BTreeSet<Name>,
+    /// What a shard had of workers that a mark does not name, when it heard of that: they were gone, and all of it is in the checkpoint.
+    of_gone: BTreeMap<(ShardId, u64), BTreeSet<PushKey>>,
     /// Which shards applied which push of which batch.
     applied: BTreeMap<BatchIndex, BTreeMap<PushKey, (BTreeSet<ShardId>, u32)>>,
     disturbed: bool,
     /// A worker came or was told to go.
     changed: bool,
     dropped: bool,
-    /// Updates were lost with a server, which durability allowed.
+    /// Updates were lost with a server, which durability allowed, and the data did not go back to before them.
     lossy: bool,
+    /// Whether that was so when a checkpoint was begun: it is so of a run that goes back to it.
+    lossy_at: BTreeMap<u64, bool>,
+    /// Batches follow the workers' speeds.
+    is_proportional: bool,
+    /// Where the run goes on: what the life before has done is not to be done again, and all else is.
+    resumed: Option<Position>,
+}
+
+/// A run of samples that were used together.
+struct Used {
+    batch: BatchIndex,
+    samples: u64,
+    /// Pushes of it that all shards applied, and that any did.
+    times: u64,
+    partly: u64,
 }
 
 impl SampleUse {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        Self { is_proportional: scenario.proportional, ..Self::default() }
+    }
+
+    /// A shard hears of a cut.
+    fn marked(&mut self, shard: ShardId, mark: &Mark) {
+        self.lossy_at.entry(mark.number).or_insert(self.lossy);
+        if mark.rest.is_none() {
+            let named = |worker| mark.cuts.iter().any(|(one, _)| *one == worker);
+            let pushes = self.applied.values().flatten();
+            let here = pushes.filter(|(key, (shards, _))| !named(key.worker) && shards.contains(&shard));
+            let of_gone = here.map(|(key, _)| *key).collect();
+            self.of_gone.entry((shard, mark.number)).or_insert(of_gone);
+        }
+    }
+
+    /// A shard begins anew from a checkpoint: it has the pushes below the cut and no others.
+    fn restored(&mut self, shard: ShardId, mark: &Mark) {
+        let cut_of = |worker| {
+            let named = mark.cuts.iter().find(|(one, _)| *one == worker).map(|(_, cut)| *cut);
+            named.or(mark.rest).unwrap_or_default()
+        };
+        let of_gone = self.of_gone.get(&(shard, mark.number)).cloned().unwrap_or_default();
+        let is_in = |arrived: &Arrived| {
+            arrived.clock < cut_of(arrived.origin.worker) || of_gone.contains(&arrived.origin)
+        };
+        let of_shard = |name: &Name| name.0 == shard;
+        let here = self.arrived.iter().filter(|(name, arrived)| of_shard(name) && is_in(arrived));
+        let kept: BTreeSet<PushKey> = here.map(|(_, arrived)| arrived.origin).collect();
+        self.arrived.retain(|name, arrived| !of_shard(name) || is_in(arrived));
+        self.settled.retain(|name| !of_shard(name) || self.arrived.contains_key(name));
+        self.drop_from(shard, |key| !kept.contains(key));
+    }
+
+    /// A shard does not have some pushes any more.
+    fn drop_from(&mut self, shard: ShardId, is_gone: impl Fn(&PushKey) -> bool) {
+        for pushes in self.applied.values_mut() {
+            for (_, (shards, _)) in pushes.iter_mut().filter(|(key, _)| is_gone(key)) {
+                shards.remove(&shard);
+            }
+            pushes.retain(|_, (shards, _)| !shards.is_empty());
+        }
+        self.applied.retain(|_, pushes| !pushes.is_empty());
+    }
+
+    /// What this life of the run has done.
+    fn applied_by(&self, shard_count: usize) -> impl Iterator<Item = Used> + '_ {
+        let whole = move |shards: &BTreeSet<ShardId>| self.dropped || shards.len() == shard_count;
+        self.applied.iter().map(move |(batch, pushes)| Used {
+            batch: *batch,
+            samples: pushes.values().map(|(_, samples)| u64::from(*samples)).max().unwrap_or(0),
+            times: pushes.values().filter(|(shards, _)| whole(shards)).count() as u64,
+            partly: pushes.len() as u64,
+        })
+    }
+
+    /// What the life before has done: all units before the first that was not given out, but for those that are to be done.
+    fn used_before(&self, unit: u64, total: u64) -> impl Iterator<Item = Used> + '_ {
+        let next = self.resumed.iter().map(|position| (position.next, 0));
+        let todo = self.resumed.iter().flat_map(|position| position.todo.iter().copied());
+        let mut from = 0;
+        todo.chain(next).filter_map(move |(first, units)| {
+            let (start, end) = ((from * unit).min(total), (first * unit).min(total));
+            let batch = BatchIndex(std::mem::replace(&mut from, first + u64::from(units)));
+            (start < end).then_some(Used { batch, samples: end - start, times: 1, partly: 1 })
+        })
+    }
+
     fn over(&self, scenario: &Scenario, shard_count: usize, recorded: u64) -> Verdict {
         let Scenario { seed, samples, epochs, .. } = *scenario;
         // The last report can be lost with its connection; none is counted twice.
@@ -50,20 +146,22 @@ impl SampleUse {
         let mut used = vec![0_u64; samples as usize];
         let mut line = Vec::new();
         let unit = scenario.cut().unit;
+        let mut all: Vec<Used> = self.applied_by(shard_count).chain(self.used_before(unit, total)).collect();
+        all.sort_by_key(|used| used.batch);
         let mut next = 0;
-        for (index, pushes) in &self.applied {
-            let whole = |shards: &BTreeSet<ShardId>| self.dropped || shards.len() == shard_count;
-            let times = pushes.values().filter(|(shards, _)| whole(shards)).count() as u64;
-            let partly = pushes.len() as u64;
-            holds(LAW, is_void || partly == 1, || format!("{index} was used {partly} times: {pushes:?}"))?;
-            let count = pushes.values().map(|(_, samples)| u64::from(*samples)).max().unwrap_or(0);
-            holds(LAW, times >= 1 && index.0 * unit == next, || {
+        for Used { batch, samples, times, partly } in all {
+            let pushes = || self.applied.get(&batch);
+            holds(LAW, is_void || partly == 1, || {
+                format!("{batch} was used {partly} times: {:?}", pushes())
+            })?;
+            holds(LAW, times >= 1 && batch.0 * unit == next, || {
                 format!(
-                    "sample {next} of the run was not used by all {shard_count} shards: {index}, {pushes:?}"
+                    "sample {next} of the run was not used by all {shard_count} shards: {batch}, {:?}",
+                    pushes()
                 )
             })?;
-            next = index.0 * unit + count;
-            order.samples(BatchIndex(index.0 * unit), count, &mut line);
+            order.samples(BatchIndex(next), samples, &mut line);
+            next += samples;
             line.iter().for_each(|sample| used[*sample as usize] += times);
         }
         holds(LAW, next == total, || format!("only {next} samples of the run were used by all shards"))?;
@@ -80,18 +178,31 @@ impl Law for SampleUse {
         match sight {
             Sight::Disturbed => self.disturbed = true,
             Sight::Changed => self.changed = true,
-            Sight::Restored { .. } => self.lossy = true,
+            Sight::Restored { shard, mark, .. } => {
+                self.lossy = true;
+                self.restored(shard.id(), mark);
+            }
+            Sight::Before { shard, event: ShardEvent::Mark(mark), .. } => self.marked(shard.id(), mark),
+            // Batches of other sizes are made of what is done again.
+            Sight::WentBack { checkpoint } => {
+                self.lossy = self.is_proportional || self.lossy_at.get(checkpoint) != Some(&false);
+            }
+            Sight::Resumed { position, is_lossy, .. } => {
+                self.resumed = Some((*position).clone());
+                self.lossy |= is_lossy;
+            }
             Sight::CutBack { is_kept, .. } => self.lossy |= !is_kept,
             Sight::Before { shard, event: ShardEvent::Push(push), origin: Some(origin), .. } => {
                 let name = (shard.id(), push.worker, push.incarnation, push.sequence);
-                self.arrived.entry(name).or_insert((*origin, push.batch, push.samples));
+                let (origin, batch, samples, clock) = (*origin, push.batch, push.samples, push.clock);
+                self.arrived.entry(name).or_insert(Arrived { origin, batch, samples, clock });
             }
             Sight::Before { shard, event: ShardEvent::Resolve { worker, incarnation, through }, .. } => {
                 // Where steps are whole, what waits of a worker that is gone is applied; there is nobody to be told.
                 let of_it = (shard.id(), *worker, *incarnation, Sequence(0))
                     ..=(shard.id(), *worker, *incarnation, *through);
                 let waits = self.arrived.range(of_it).filter(|(name, _)| !self.settled.contains(*name));
-                for (origin, batch, samples) in waits.map(|(_, arrived)| *arrived) {
+                for Arrived { origin, batch, samples, .. } in waits.map(|(_, arrived)| *arrived) {
                     let (shards, count) = self.applied.entry(batch).or_default().entry(origin).or_default();
                     shards.insert(shard.id());
                     *count = samples;
@@ -104,7 +215,7 @@ impl Law for SampleUse {
                 self.dropped |= matches!(pushed.outcome, PushOutcome::Dropped(_));
                 if let (
                     PushOutcome::Applied { .. } | PushOutcome::Gathered { .. },
-                    Some((origin, batch, samples)),
+                    Some(Arrived { origin, batch, samples, .. }),
                 ) = (pushed.outcome, self.arrived.get(&name))
                 {
                     let pushes = self.applied.entry(*batch).or_default();
@@ -127,12 +238,7 @@ impl Law for SampleUse {
     fn forget(&mut self, shard: ShardId) {
         self.arrived.retain(|(of, ..), _| *of != shard);
         self.settled.retain(|(of, ..)| *of != shard);
-        for pushes in self.applied.values_mut() {
-            pushes.values_mut().for_each(|(shards, _)| {
-                shards.remove(&shard);
-            });
-            pushes.retain(|_, (shards, _)| !shards.is_empty());
-        }
-        self.applied.retain(|_, pushes| !pushes.is_empty());
+        self.of_gone.retain(|(of, _), _| *of != shard);
+        self.drop_from(shard, |_| true);
     }
 }

@@ -1,6 +1,7 @@
 //! What is to happen and when: ordered by time, then by the order in which it was decided.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use slackline_core::ids::{BatchIndex, Moment, ShardId};
 use slackline_core::wire::Place;
@@ -52,12 +53,16 @@ pub(crate) enum Happening {
     Computed { process: usize },
     /// An evaluation is done.
     Measured { process: usize, at_samples: u64 },
+    /// An observer does something at a server.
+    Look { observer: usize, server: usize },
     /// The coordinator tells another server that the run is over.
     Stop { server: usize },
     /// A new worker process starts.
     Start,
     /// A server crashes, or comes back without its memory.
     Reboot { server: usize },
+    /// A server freezes for so long, and what it is connected to stays so.
+    Freeze { server: usize, length: Duration },
     /// Something goes wrong.
     Mishap,
     /// From here on nothing goes wrong any more.

@@ -15,6 +15,7 @@ use slackline_server_core::{
 use super::agenda::Happening;
 use super::lineage::Loaded;
 use super::sight::{Verdict, Violation, holds};
+use super::store::Part;
 use super::world::World;
 
 /// Events that the coordinator's journal has before it begins anew.
@@ -60,7 +61,8 @@ impl World {
                 replicas: scenario.replicas,
                 keeps_map: true,
                 checkpoint_every: scenario.checkpoint_every,
-                resume: None,
+                // A process that goes on with what it has kept is not told.
+                resume: self.resumed.clone().filter(|_| self.machines[index].disk.image.is_none()),
             }),
         }
     }
@@ -84,7 +86,7 @@ impl World {
             None => Control::new(settings, now),
         };
         if index == 0 {
-            self.knows_checkpoint = false;
+            self.knows_checkpoint = self.resumed.is_some();
             let image = control.state().unwrap_or_else(|error| panic!("the coordinator's state: {error}"));
             let disk = &mut self.machines[index].disk;
             (disk.image, disk.heard_synced) = (Some(image), 0);
@@ -224,7 +226,7 @@ impl World {
         let when = self.disk_is_done(server);
         let boot = self.servers[server].boot;
         let checkpoint = self.store.checkpoints.entry(commit.number).or_default();
-        checkpoint.mark = commit.cut.clone();
+        (checkpoint.mark, checkpoint.position) = (commit.cut.clone(), commit.position.clone());
         self.committing.insert(commit.number, commit.parts.clone());
         self.agenda.at(when, Happening::Sealed { boot, number: commit.number });
     }
@@ -269,10 +271,14 @@ impl World {
                 let kept = disk.read(shard).filter(|_| of >= since);
                 (kept.ok_or_else(|| format!("there is no journal of {shard}")), None)
             }
-            Origin::Checkpoint { number } => match self.store.part(number, shard) {
-                Ok((state, mark)) => (Ok(Kept::from(state)), Some(mark)),
-                Err(text) => (Err(text), None),
-            },
+            Origin::Checkpoint { number } => {
+                let keys = self.partition.range(shard);
+                let is_same_run = self.servers[server].resumed != Some(number);
+                match self.store.part(number, (shard, keys), is_same_run) {
+                    Ok(Part { state, cut, is_lossy }) => (Ok(Kept::from(state)), Some((cut, is_lossy))),
+                    Err(text) => (Err(text), None),
+                }
+            }
             Origin::Nothing | Origin::Memory => (Err("it has no state".to_owned()), None),
         };
         if let Ok(kept) = &loaded {
@@ -303,7 +309,7 @@ impl World {
     }
 
     /// Whether what was acknowledged must be kept when another copy of a shard takes over.
-    pub(crate) fn is_kept(&self, _shard: ShardId) -> bool {
+    pub(crate) fn is_kept(&self) -> bool {
         self.scenario.durability != Durability::Memory
     }
 

@@ -1,7 +1,7 @@
 //! What a run has exercised: a world in which a kind of fault never happens proves nothing about it.
 
 /// How often each kind of thing happened.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) worker_crashes: u64,
     pub(crate) worker_freezes: u64,
@@ -26,6 +26,10 @@ pub(crate) struct Counts {
     /// Of those from a disk: where it was a former primary's.
     pub(crate) returns: u64,
     pub(crate) checkpoint_restores: u64,
+    /// Runs that went back to a checkpoint as a whole.
+    pub(crate) went_back: u64,
+    /// Copies that were away when their primary had lost the shard.
+    pub(crate) copies_awaited: u64,
     pub(crate) checkpoints: u64,
     pub(crate) fences: u64,
     pub(crate) doubts: u64,
@@ -36,11 +40,16 @@ pub(crate) struct Counts {
     pub(crate) waited: u64,
     /// Runs that ended by name, since a state was gone.
     pub(crate) lost_runs: u64,
+    /// Shards that began with a checkpoint of another life of the run.
+    pub(crate) resumed: u64,
+    /// Snapshots that observers were served.
+    pub(crate) looks: u64,
+    pub(crate) statuses: u64,
 }
 
 impl Counts {
     /// The counts with their names.
-    pub(crate) const fn named(&self) -> [(&'static str, u64); 26] {
+    pub(crate) const fn named(&self) -> [(&'static str, u64); 31] {
         [
             ("workers crashed", self.worker_crashes),
             ("workers frozen", self.worker_freezes),
@@ -61,6 +70,8 @@ impl Counts {
             ("restores from disk", self.disk_restores),
             ("returns to a former primary's disk", self.returns),
             ("restores from a checkpoint", self.checkpoint_restores),
+            ("runs that went back to a checkpoint as a whole", self.went_back),
+            ("copies that were waited for", self.copies_awaited),
             ("checkpoints", self.checkpoints),
             ("workers fenced", self.fences),
             ("doubts", self.doubts),
@@ -68,6 +79,9 @@ impl Counts {
             ("entries cut", self.cut_entries),
             ("events that waited for copies", self.waited),
             ("runs that were lost by name", self.lost_runs),
+            ("shards that went on from a former life", self.resumed),
+            ("snapshots for observers", self.looks),
+            ("statuses for observers", self.statuses),
         ]
     }
 
@@ -91,6 +105,8 @@ impl Counts {
         self.disk_restores += other.disk_restores;
         self.returns += other.returns;
         self.checkpoint_restores += other.checkpoint_restores;
+        self.went_back += other.went_back;
+        self.copies_awaited += other.copies_awaited;
         self.checkpoints += other.checkpoints;
         self.fences += other.fences;
         self.doubts += other.doubts;
@@ -98,5 +114,8 @@ impl Counts {
         self.cut_entries += other.cut_entries;
         self.waited += other.waited;
         self.lost_runs += other.lost_runs;
+        self.resumed += other.resumed;
+        self.looks += other.looks;
+        self.statuses += other.statuses;
     }
 }

@@ -121,10 +121,8 @@ impl World {
         if !self.servers[server].up || self.machines[server].frozen_until > self.now {
             return Ok(());
         }
-        self.counts.freezes += 1;
         let until = self.now.after(self.chance.micros(lease / 10, 3 * lease));
-        self.trace.line(self.now, format_args!("! server {server} freezes until {until:?}"));
-        self.machines[server].frozen_until = until;
+        self.freeze_until(server, until);
         let links = self.links_of(server);
         for link in links {
             if self.chance.happens(300) {
@@ -136,7 +134,20 @@ impl World {
                 self.cut_feed(feed);
             }
         }
+        if self.scenario.durability == Durability::Replicated && self.chance.happens(300) {
+            // The one before it dies meanwhile, whose copies are here at first.
+            let count = self.servers.len();
+            let other = (server + count - 1) % count;
+            let when = self.now.after(self.chance.micros(1, lease));
+            self.agenda.at(when, Happening::Reboot { server: other });
+        }
         Ok(())
+    }
+
+    pub(crate) fn freeze_until(&mut self, server: usize, until: Moment) {
+        self.counts.freezes += 1;
+        self.trace.line(self.now, format_args!("! server {server} freezes until {until:?}"));
+        self.machines[server].frozen_until = until;
     }
 
     fn links_of(&self, server: usize) -> Vec<usize> {

@@ -51,6 +51,10 @@ impl World {
         event: HostEvent,
         origin: Option<PushKey>,
     ) -> Verdict {
+        let event = match event {
+            HostEvent::Shard(look) if !look.changes() => return self.look_at_host(server, id, look),
+            event => event,
+        };
         let Some(host) = self.servers[server].hosts.get(&id) else { return Ok(()) };
         let takes = host.takes_events();
         let is_task = origin.is_some();
@@ -79,7 +83,7 @@ impl World {
             }
             let queues = [(id, false), (id, true)].into_iter();
             let next = queues.filter_map(|key| Some((key, state.waiting.get_mut(&key)?.pop_front()?))).next();
-            let Some((key, (event, origin))) = next else { return Ok(()) };
+            let Some((key, (event, origin))) = next else { return self.take_looks(server, id) };
             if state.waiting.get(&key).is_some_and(VecDeque::is_empty) {
                 state.waiting.remove(&key);
             }
@@ -87,7 +91,7 @@ impl World {
         }
     }
 
-    fn host_takes(
+    pub(crate) fn host_takes(
         &mut self,
         server: usize,
         id: ShardId,
@@ -100,6 +104,7 @@ impl World {
         }
         let Some(mut host) = self.servers[server].hosts.remove(&id) else { return Ok(()) };
         let before = host.row();
+        let is_look = matches!(&event, HostEvent::Shard(event) if !event.changes());
         let noted = self.note(server, id, &host, &event);
         if let HostEvent::Place { place: Some(place), .. } = &event
             && place.primary.0 as usize == server
@@ -123,7 +128,8 @@ impl World {
         if (before.role, before.generation) != (after.role, after.generation) && self.trace.is_on() {
             self.trace.line(self.now, format_args!("server {server} {id}: {before:?} -> {after:?}"));
         }
-        let deadline = host.next_deadline();
+        // Whoever only looks does not make time pass.
+        let deadline = host.next_deadline().filter(|_| !is_look);
         let verdict = self.after_host((server, id), &host, before, (noted, origin));
         self.servers[server].hosts.insert(id, host);
         verdict?;
@@ -195,6 +201,9 @@ impl World {
             ShardEffect::Staged { session, sequence } => {
                 let message = ToPeer::Staged { shard: id, sequence };
                 self.say(server, session, Outward::Message(message));
+            }
+            ShardEffect::Serve { reader: None, values, served, .. } => {
+                return self.observer_served((server, id, generation), &values, &served);
             }
             ShardEffect::Serve { session, reader, request, values, served, .. } => {
                 let keys = self.partition.range(id);

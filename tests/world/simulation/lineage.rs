@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 
 use slackline_core::config::Durability;
 use slackline_core::ids::{Clock, Generation, Incarnation, Moment, ShardId, WorkerId};
-use slackline_core::wire::{Mark, PullKind};
+use slackline_core::wire::PullKind;
 use slackline_server_core::replica::{HostRow, Index, Role};
 use slackline_server_core::shard::Held;
 use slackline_server_core::{Host, HostEvent, Shard, ShardEffect, ShardEvent};
 
 use super::hosts::leads;
 use super::sight::{PushKey, Sight, Verdict, holds};
+use super::store::Cut;
 use super::world::World;
 
 const LAW: &str = "one history";
@@ -32,8 +33,19 @@ struct Taken {
 /// What a shard began with, or was restored to.
 struct Beginning {
     shard: Shard,
-    /// Pushes that are in it, where it is a checkpoint.
-    marked: Option<Mark>,
+    source: Source,
+}
+
+/// Where that came from.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    Nothing,
+    /// The checkpoint that the run goes on from.
+    Former {
+        is_lossy: bool,
+    },
+    /// One of its own; the pushes that are in it.
+    Checkpoint(Cut),
 }
 
 /// What a former primary took in, also while it did not know yet that it was one: it may be on its disk.
@@ -58,10 +70,15 @@ pub(crate) struct Lineage {
 }
 
 impl Lineage {
-    fn new(shard: Shard, marked: Option<Mark>) -> Self {
-        let beginning = Beginning { shard: shard.clone(), marked };
+    fn new(shard: Shard, source: Source) -> Self {
+        let beginning = Beginning { shard: shard.clone(), source };
         let (taken, branches) = (Vec::new(), Vec::new());
         Self { beginning, taken, twin: shard, leader: None, since: Generation(0), branches }
+    }
+
+    /// Whether no gradient has been taken in since it began.
+    pub(crate) fn has_no_push(&self) -> bool {
+        self.taken.iter().all(|taken| !matches!(taken.event, ShardEvent::Push(_)))
     }
 
     /// Another copy takes over from the present leader.
@@ -71,19 +88,20 @@ impl Lineage {
         }
     }
 
-    /// The shard goes on from a disk of this server, whose journal is of that generation. Returns whether that is the disk of a former
-    /// primary: then the history is that one's again.
-    fn go_back(&mut self, server: usize, of: Generation) -> bool {
+    /// The shard goes on from a disk of this server, whose journal is of that generation. If that is the disk of a former primary, the history
+    /// is that one's again, and those are returned that led it since.
+    fn go_back(&mut self, server: usize, of: Generation) -> Option<Vec<usize>> {
         let is_present = self.leader.is_some_and(|leader| leader.0 == server) && of >= self.since;
         let is_its = |branch: &Branch| branch.leader.0 == server && of >= branch.since;
         let Some(last) = self.branches.iter().rposition(is_its).filter(|_| !is_present) else {
             self.branches.clear();
-            return false;
+            return None;
         };
-        self.branches.truncate(last + 1);
+        let since = self.branches.split_off(last + 1).into_iter().map(|branch| branch.leader);
+        let since = since.chain(self.leader).map(|leader| leader.0).collect();
         let branch = self.branches.pop();
         (self.taken, self.since) = branch.map(|branch| (branch.taken, branch.since)).unwrap_or_default();
-        true
+        Some(since)
     }
 }
 
@@ -102,7 +120,9 @@ impl World {
     /// Before a host takes an event.
     pub(crate) fn note(&mut self, server: usize, id: ShardId, host: &Host, event: &HostEvent) -> Noted {
         match event {
-            HostEvent::Shard(event) if leads(host.row().role) => Noted::Shard(event.clone()),
+            HostEvent::Shard(event) if leads(host.row().role) && event.changes() => {
+                Noted::Shard(event.clone())
+            }
             HostEvent::Tick => Noted::Tick,
             HostEvent::Place { place: Some(_), members, started } => {
                 self.told.insert((server, id), (members.clone(), *started));
@@ -245,10 +265,11 @@ impl World {
             }
             self.counts.disk_restores += 1;
             let lineage = self.lineages.get_mut(&id);
-            let is_back =
-                lineage.is_some_and(|lineage| lineage.go_back(server, loaded.of.unwrap_or_default()));
-            self.counts.returns += u64::from(is_back);
-            self.cut_history(id, loaded.index, is_back)?;
+            let since = lineage.and_then(|lineage| lineage.go_back(server, loaded.of.unwrap_or_default()));
+            self.counts.returns += u64::from(since.is_some());
+            // Seed 8768: the disk of the one that had led since was lost while its backup was out of the coordinator's reach.
+            let is_lost = since.iter().flatten().any(|server| self.disks_lost.contains(server));
+            self.cut_history(id, loaded.index, since.is_some(), !is_lost && self.is_kept())?;
             return self.lead(server, id, host);
         }
         let heir = if let Noted::Place { heir } = noted { heir } else { None };
@@ -259,7 +280,7 @@ impl World {
                     self.lineages.get_mut(&id).into_iter().for_each(Lineage::branch_off);
                     self.may_fail_soon(server);
                 }
-                self.cut_history(id, heir.1, false)?;
+                self.cut_history(id, heir.1, false, self.is_kept())?;
                 let is_same = self.lineages[&id].twin.state().hash() == heir.0.state().hash();
                 holds("copies are equal", is_same, || {
                     format!("{id} on server {server} is not what its history makes up to entry {}", heir.1.0)
@@ -267,13 +288,14 @@ impl World {
                 self.lead(server, id, host)
             }
             (None, began) => {
+                holds(LAW, self.resumed.is_none(), || format!("{id} begins anew in a run that goes on"))?;
                 if began {
                     // Nothing may have been acknowledged yet.
                     self.forget(id);
                     self.see(&Sight::CutBack { shard: id, is_kept: true })?;
                 }
                 let shard = Shard::new(self.shard_settings(id));
-                self.lineages.insert(id, Lineage::new(shard, None));
+                self.lineages.insert(id, Lineage::new(shard, Source::Nothing));
                 self.lead(server, id, host)
             }
             (Some(_), false) => {
@@ -290,8 +312,8 @@ impl World {
         self.take(id, Taken { index, at, by, event: ShardEvent::Lead { members, started }, origin: None })
     }
 
-    /// What came after an entry never was; the laws go through what is left.
-    fn cut_history(&mut self, id: ShardId, last: Index, is_another: bool) -> Verdict {
+    /// What came after an entry never was; the laws go through what is left. Where it `is_kept`, nothing of that was acknowledged.
+    fn cut_history(&mut self, id: ShardId, last: Index, is_another: bool, is_kept: bool) -> Verdict {
         let Some(mut lineage) = self.lineages.remove(&id) else { return Ok(()) };
         let kept = lineage.taken.iter().take_while(|taken| taken.index <= last).count();
         let dropped = lineage.taken.len() - kept;
@@ -301,15 +323,18 @@ impl World {
             self.counts.cut_entries += dropped as u64;
             lineage.twin = lineage.beginning.shard.clone();
             self.forget(id);
-            if let Some(mark) = lineage.beginning.marked.clone() {
-                self.see(&Sight::Restored { shard: &lineage.twin, mark: &mark })?;
+            match lineage.beginning.source.clone() {
+                Source::Nothing => {}
+                Source::Former { is_lossy } => self.resume_shard(&lineage.twin, is_lossy)?,
+                Source::Checkpoint(Cut { mark, upto }) => {
+                    self.see(&Sight::Restored { shard: &lineage.twin, mark: &mark, upto })?
+                }
             }
             for taken in &lineage.taken {
                 self.judge(&mut lineage.twin, taken)?;
             }
         }
         // Where nothing is waited for, a former primary that does not know yet that it is one goes on answering: nothing of that is kept.
-        let is_kept = self.is_kept(id);
         if dropped > 0 || is_another || !is_kept {
             self.see(&Sight::CutBack { shard: id, is_kept })?;
         }
@@ -317,24 +342,13 @@ impl World {
         Ok(())
     }
 
-    /// A shard goes on from a checkpoint: history begins there.
-    fn restore(&mut self, server: usize, id: ShardId, host: &Host, mark: Mark) -> Verdict {
-        let Some(shard) = host.shard().cloned() else { return Ok(()) };
-        let line = format_args!("= {id} is restored from checkpoint {} at server {server}", mark.number);
-        self.trace.line(self.now, line);
-        self.counts.checkpoint_restores += 1;
-        let may_lose = self.scenario.durability != Durability::Disk || !self.disks_lost.is_empty();
-        holds("what is on a disk is kept", may_lose, || {
-            format!("{id} is restored from checkpoint {}", mark.number)
-        })?;
-        self.see(&Sight::Restored { shard: &shard, mark: &mark })?;
-        let since = host.row().generation;
-        self.lineages.insert(id, Lineage { since, ..Lineage::new(shard, Some(mark)) });
-        Ok(())
+    /// History of a shard begins.
+    pub(crate) fn begin_lineage(&mut self, id: ShardId, shard: Shard, source: Source, since: Generation) {
+        self.lineages.insert(id, Lineage { since, ..Lineage::new(shard, source) });
     }
 
     /// Nothing is known of a shard any more to the laws; they will see it again from its beginning.
-    fn forget(&mut self, id: ShardId) {
+    pub(crate) fn forget(&mut self, id: ShardId) {
         for law in &mut self.laws {
             law.forget(id);
         }
@@ -345,8 +359,8 @@ impl World {
 #[derive(Clone, Debug)]
 pub(crate) struct Loaded {
     pub(crate) index: Index,
-    /// The cut it is of, where it comes from a checkpoint.
-    pub(crate) marked: Option<Mark>,
+    /// The cut it is of, where it comes from a checkpoint, and whether something that waited was given up.
+    pub(crate) marked: Option<(Cut, bool)>,
     /// The generation that it is of, where it comes from a disk.
     pub(crate) of: Option<Generation>,
 }

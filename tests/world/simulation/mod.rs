@@ -2,7 +2,7 @@
 //!
 //! Only what the cores do not contain is simulated: time, the network, disks, the shells around the cores, crashes. Read in this order:
 //! [`scenario`] (what a run is), [`world`] (the loop), [`network`] and [`feeds`] (what links do), [`machines`] and [`disk`],
-//! [`servers`], [`hosts`], [`cluster`] and [`workers`] (the shells), [`mishaps`] and [`faults`] (what goes wrong), [`lineage`] (the true
+//! [`servers`], [`hosts`], [`cluster`] and [`workers`] (the shells), [`observers`], [`resume`] (the life before), [`mishaps`] and [`faults`] (what goes wrong), [`lineage`] (the true
 //! history of every shard), [`sight`] (what the invariants see).
 
 pub(crate) mod agenda;
@@ -17,7 +17,9 @@ pub(crate) mod lineage;
 pub(crate) mod machines;
 pub(crate) mod mishaps;
 pub(crate) mod network;
+pub(crate) mod observers;
 pub(crate) mod problem;
+pub(crate) mod resume;
 pub(crate) mod scenario;
 pub(crate) mod servers;
 pub(crate) mod sight;

@@ -8,6 +8,7 @@ use slackline_core::optimizer::{OptimizerSpec, Per, RateSchedule, Rule, Shape};
 use slackline_core::schedule::Cut;
 
 use super::chance::Chance;
+use super::resume::Former;
 
 /// What links do, and how often something goes wrong; times in microseconds, chances in thousandths.
 #[derive(Clone, Copy, Debug)]
@@ -121,8 +122,14 @@ pub(crate) struct Scenario {
     pub(crate) steps: Steps,
     /// A checkpoint after so many clocks.
     pub(crate) checkpoint_every: Option<u64>,
+    /// Those who look on.
+    pub(crate) observers: u32,
+    /// The life before, from the last checkpoint of which the run goes on.
+    pub(crate) former: Option<Former>,
     /// A server that crashes and comes back without its memory, and when.
     pub(crate) reboot: Option<(usize, Duration)>,
+    /// A server that freezes, when, and for how long.
+    pub(crate) freeze: Option<(usize, Duration, Duration)>,
 }
 
 impl Scenario {
@@ -166,12 +173,23 @@ impl Scenario {
             durability,
             steps: if chance.happens(500) { Steps::Whole } else { Steps::Parts },
             checkpoint_every,
+            observers: 0,
+            former: None,
             reboot: None,
+            freeze: None,
         };
         let workers = u64::from(scenario.workers);
         // What adds up in a long run must not diverge either.
         scenario.optimizer.rate /= if is_alone { 10.0 } else { 1.0 };
         scenario.min_workers = chance.happens(300).then(|| chance.between(1, workers) as u32);
+        scenario.observers = if chance.happens(300) { chance.between(1, 3) as u32 } else { 0 };
+        scenario.former = chance.happens(150).then(|| Former {
+            // As many as it has copies at least; mostly others than it has now.
+            servers: chance.between(u64::from(replicas), 4) as u32,
+            shards_per_server: chance.between(1, 2) as u32,
+            every: chance.between(1, 4),
+            checkpoints: chance.between(1, 3),
+        });
         scenario
     }
 
@@ -194,6 +212,8 @@ impl Scenario {
             durability,
             steps,
             checkpoint_every: None,
+            observers: 0,
+            former: None,
             ..of_seed
         }
     }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use slackline_core::config::Guard;
 use slackline_core::ids::{Generation, Moment, ServerId, SessionId, ShardId};
 use slackline_core::role::Role;
-use slackline_core::wire::{Holding, Place, Text, ToPeer, ToServer, TransferHeader};
-use slackline_server_core::control::End;
+use slackline_core::wire::{Holding, Place, ServerOrder, Text, ToPeer, ToServer, TransferHeader};
+use slackline_server_core::control::{ClusterNotice, End};
 use slackline_server_core::shard::Push;
 use slackline_server_core::waits::Wait;
 use slackline_server_core::{
@@ -45,6 +45,10 @@ pub(crate) struct Server {
     /// The connection of each session that is there.
     pub(crate) sessions: BTreeMap<SessionId, usize>,
     session_last: SessionId,
+    /// What observers pulled while a host took nothing: of each session the last.
+    pub(crate) looks: BTreeMap<ShardId, BTreeMap<SessionId, ShardEvent>>,
+    /// The checkpoint that the run went on from, as the coordinator has told.
+    pub(crate) resumed: Option<u64>,
     /// The connection to the coordinator.
     link: Option<usize>,
     /// When the last tick was due.
@@ -58,6 +62,13 @@ pub(crate) struct Server {
     pub(crate) imaged: usize,
     pub(crate) is_syncing: bool,
     pub(crate) up: bool,
+}
+
+impl Server {
+    pub(crate) fn next_session(&mut self) -> SessionId {
+        self.session_last = self.session_last.next();
+        self.session_last
+    }
 }
 
 impl World {
@@ -95,6 +106,7 @@ impl World {
         let disk: Vec<Holding> = self.machines[index].disk.holds().map(holding).collect();
         let settings = self.control_settings(index, boot, &layout, disk);
         let (control, first) = self.begin_control(index, settings);
+        let resumed = control.resumed();
         Server {
             boot,
             control,
@@ -108,6 +120,8 @@ impl World {
             since: BTreeMap::new(),
             sessions: BTreeMap::new(),
             session_last: SessionId(0),
+            looks: BTreeMap::new(),
+            resumed,
             link: None,
             tick_due: self.now,
             first,
@@ -193,8 +207,7 @@ impl World {
             self.ends[server].get_or_insert(End::Stopped("the run is over".to_owned()));
             return Ok(());
         }
-        self.servers[server].session_last = self.servers[server].session_last.next();
-        let session = self.servers[server].session_last;
+        let session = self.servers[server].next_session();
         let opened = ControlEvent::Opened { session, role: Role::Server, address: "server 0".to_owned() };
         self.control_event(server, opened)?;
         let message = ToServer::Stop { reason: Text::new("the run is over") };
@@ -207,9 +220,8 @@ impl World {
             self.send_outward(connection, Outward::Failed);
             return Ok(());
         }
-        let session = self.servers[server].session_last.next();
+        let session = self.servers[server].next_session();
         let boot = self.servers[server].boot;
-        self.servers[server].session_last = session;
         self.servers[server].sessions.insert(session, connection);
         let link = &mut self.connections[connection];
         (link.session, link.server_end, link.boot) = (Some(session), true, boot);
@@ -289,6 +301,10 @@ impl World {
         if self.trace.is_on() && event != ControlEvent::Tick {
             self.trace.line(self.now, format_args!("server {server} < {event:?}"));
         }
+        // Whoever is to load something must know which checkpoint has other workers.
+        if let ControlEvent::Ordered(ServerOrder::Places { from, .. }) = &event {
+            self.servers[server].resumed = *from;
+        }
         let mut effects = Vec::new();
         let control = &mut self.servers[server].control;
         let moment = control.moment(now);
@@ -316,17 +332,17 @@ impl World {
     fn perform_control(&mut self, server: usize, effect: ControlEffect) -> Verdict {
         match effect {
             ControlEffect::Send { session, message } => self.say(server, session, Outward::Message(message)),
-            ControlEffect::Close { session } => {
-                if let Some(connection) = self.servers[server].sessions.get(&session).copied() {
-                    self.turn_out(connection);
-                }
-            }
+            ControlEffect::Close { session } => match self.servers[server].sessions.get(&session).copied() {
+                Some(connection) => self.turn_out(connection),
+                None => self.turn_observer_out(server, session),
+            },
             ControlEffect::Shards(event) => {
                 let shards: Vec<ShardId> = self.servers[server].hosts.keys().copied().collect();
                 for shard in shards {
                     self.put_host(server, shard, HostEvent::Shard(event.clone()));
                 }
             }
+            ControlEffect::Shard { shard, event } if !event.changes() => self.put_look(server, shard, event),
             ControlEffect::Shard { shard, event } => self.put_host(server, shard, HostEvent::Shard(event)),
             ControlEffect::Place { shard, place, members, started } => {
                 let places = &mut self.servers[server].places;
@@ -343,13 +359,21 @@ impl World {
             }
             ControlEffect::Persist(record) => self.persist(server, &record),
             ControlEffect::Commit(commit) => self.commit(server, &commit),
-            ControlEffect::Status { .. } | ControlEffect::Evaluated => {}
+            ControlEffect::Status { .. } => return self.show_status(server),
+            ControlEffect::Evaluated => {}
             ControlEffect::Notice(Notice::Expired { .. }) => self.see(&Sight::Disturbed)?,
             // With fewer workers than all a run begins without those that come late.
             ControlEffect::Notice(Notice::Joined { .. })
                 if server == 0 && self.servers[0].control.is_started() =>
             {
                 self.see(&Sight::Changed)?;
+            }
+            ControlEffect::Notice(Notice::WentBack { checkpoint, .. }) => {
+                self.counts.went_back += 1;
+                self.see(&Sight::WentBack { checkpoint })?;
+            }
+            ControlEffect::Notice(Notice::Cluster(ClusterNotice::WaitsForCopy { .. })) => {
+                self.counts.copies_awaited += 1;
             }
             ControlEffect::Notice(_) => {}
             ControlEffect::End(End::Stopped(reason)) if reason == TOLD_TO_GO => self.crash_server(server)?,

@@ -4,6 +4,7 @@ use std::fmt;
 
 use slackline_core::ids::{Incarnation, Sequence, ShardId, Version, WorkerId};
 use slackline_core::wire::{Mark, PullKind, Pushed};
+use slackline_server_core::assign::Position;
 use slackline_server_core::{Shard, ShardEvent};
 
 use super::scenario::Scenario;
@@ -35,8 +36,14 @@ pub(crate) enum Sight<'a> {
     Keeps { process: usize, gradients: usize },
     /// A worker measures what it takes for the final values.
     Measures { values: &'a [f32] },
-    /// A shard goes on from a checkpoint: what came after its cut is lost.
-    Restored { shard: &'a Shard, mark: &'a Mark },
+    /// A shard goes on from a checkpoint: what came after its cut is lost, and all of workers that came after it was made, of whom `upto` was
+    /// the last before that.
+    Restored { shard: &'a Shard, mark: &'a Mark, upto: Incarnation },
+    /// Every shard went back to one checkpoint, and so did the coordinator's data: shards and data are one cut again.
+    WentBack { checkpoint: u64 },
+    /// A shard begins as the former life of the run has left it: what that life did is in it, up to the cut of its last checkpoint. What
+    /// waited there can have been given up.
+    Resumed { shard: &'a Shard, position: &'a Position, is_lossy: bool },
     /// A shard's history was cut where the copy that took over ends; where it is kept, nothing that was acknowledged came after.
     CutBack { shard: ShardId, is_kept: bool },
     /// Somebody died or was fenced, or a server lost something: laws about undisturbed runs are void.

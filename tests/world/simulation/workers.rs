@@ -318,8 +318,14 @@ impl World {
         self.worker_event(process, Event::ValuesArrived { server, shard: header.shard, request, served })
     }
 
-    /// A message is about to be read: if it says that a push was applied, it must have been.
+    /// A message is about to be read: if it says that a push was applied, it must have been; no incarnation is given twice.
     pub(crate) fn told(&mut self, process: usize, message: &ToPeer) -> Verdict {
+        if let ToPeer::Joined { worker, incarnation, .. } = *message {
+            let before = self.joined.insert(incarnation, worker);
+            holds("an incarnation is given once", before.is_none(), || {
+                format!("{incarnation} is given to process {process} as {worker}, and was to {before:?}")
+            })?;
+        }
         let (ToPeer::Pushed(pushed), Some((worker, incarnation))) =
             (message, self.processes[process].worker.member())
         else {

@@ -8,8 +8,9 @@ use slackline_core::ids::{Generation, Incarnation, Moment, SessionId, ShardId, W
 use slackline_core::layout::Layout;
 use slackline_core::partition::Partition;
 use slackline_core::schedule::DataOrder;
+use slackline_server_core::assign::Position;
 use slackline_server_core::control::End;
-use slackline_server_core::{ControlEvent, Shard};
+use slackline_server_core::{ControlEvent, HostEvent, Shard};
 
 use super::agenda::{Agenda, Happening};
 use super::chance::Chance;
@@ -18,7 +19,9 @@ use super::feeds::Feed;
 use super::lineage::{Lineage, Loaded, Told};
 use super::machines::Machine;
 use super::network::{Connection, Peer};
+use super::observers::Observers;
 use super::problem::Problem;
+use super::resume::Left;
 use super::scenario::{Scenario, Weather};
 use super::servers::Server;
 use super::sight::{self, Law, PushKey, Sight, Verdict, Violation};
@@ -65,6 +68,11 @@ pub(crate) struct World {
     pub(crate) committing: BTreeMap<u64, Vec<(ShardId, Vec<u8>)>>,
     /// The coordinator knows of a checkpoint, for certain.
     pub(crate) knows_checkpoint: bool,
+    pub(crate) observers: Observers,
+    /// The worker of each incarnation that a process was told to be.
+    pub(crate) joined: BTreeMap<Incarnation, WorkerId>,
+    /// Where the run goes on, if it does.
+    pub(crate) resumed: Option<Position>,
     /// Servers that lost their disk.
     pub(crate) disks_lost: BTreeSet<usize>,
     pub(crate) counts: Counts,
@@ -82,6 +90,7 @@ pub(crate) struct Outcome {
     pub(crate) ended: Moment,
     pub(crate) repeated: u64,
     pub(crate) connections: usize,
+    pub(crate) joined: BTreeMap<Incarnation, WorkerId>,
     pub(crate) counts: Counts,
     /// Why the run could not be finished, where its state was lost.
     pub(crate) failure: Option<String>,
@@ -89,7 +98,14 @@ pub(crate) struct Outcome {
 }
 
 impl World {
+    /// The world of a run that begins, or goes on from what its former life, if it has one, has left.
+    ///
+    /// # Panics
+    /// Where that life breaks a law.
     pub(crate) fn new(scenario: Scenario, problem: Box<dyn Problem>, trace: Trace) -> Self {
+        let left = Left::of(&scenario, problem, &trace);
+        let Left { problem, store, position } =
+            left.unwrap_or_else(|violation| panic!("in the life before, {violation}"));
         let Scenario { seed, samples, epochs, servers, shards_per_server, .. } = scenario;
         let laws = invariants::all(&scenario, problem.as_ref());
         let mut world = Self {
@@ -110,7 +126,10 @@ impl World {
             lineages: BTreeMap::new(),
             told: BTreeMap::new(),
             loaded: BTreeMap::new(),
-            store: Store::default(),
+            store,
+            observers: Observers::new(seed),
+            joined: BTreeMap::new(),
+            resumed: position,
             speakers: BTreeMap::new(),
             session_of: BTreeMap::new(),
             led_by: BTreeMap::new(),
@@ -151,18 +170,25 @@ impl World {
         if let Some((server, when)) = self.scenario.reboot {
             self.agenda.at(self.now.after(when), Happening::Reboot { server });
         }
+        if let Some((server, when, length)) = self.scenario.freeze {
+            self.agenda.at(self.now.after(when), Happening::Freeze { server, length });
+        }
         self.agenda.at(self.now.after(self.scenario.storm), Happening::Calm);
+        self.open_observers();
     }
 
     /// Runs to the end, or to the first law that is broken.
     pub(crate) fn run(mut self) -> Result<Outcome, Violation> {
         let mut events = 0;
         while !self.is_over() {
-            let Some((when, what)) = self.agenda.pop() else { return Err(liveness::stuck(&self)) };
-            self.now = when;
-            events += 1;
-            liveness::check(&self, events)?;
-            self.happen(what)?;
+            self.step(&mut events)?;
+        }
+        let ended = self.now;
+        while let Some((when, what)) = self.agenda.pop() {
+            if matches!(what, Happening::AtHost { .. }) {
+                self.now = when;
+                self.happen(what)?;
+            }
         }
         let failure = self.failure()?;
         self.copies_are_equal()?;
@@ -177,16 +203,26 @@ impl World {
         Ok(Outcome {
             values: shards.iter().filter_map(|shard| shard.values()).flatten().copied().collect(),
             events,
-            ended: self.now,
+            ended,
             repeated: self.servers[0].control.batches_repeated(),
             connections: self.connections.len(),
+            joined: self.joined,
             counts: Counts { fences: self.fenced, lost_runs: u64::from(failure.is_some()), ..self.counts },
             failure,
             lines: if let Trace::Kept(lines) = self.trace { lines } else { Vec::new() },
         })
     }
 
-    fn is_over(&self) -> bool {
+    /// What is due next happens.
+    pub(crate) fn step(&mut self, events: &mut u64) -> Result<(), Violation> {
+        let Some((when, what)) = self.agenda.pop() else { return Err(liveness::stuck(self)) };
+        self.now = when;
+        *events += 1;
+        liveness::check(self, *events)?;
+        self.happen(what)
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
         let nobody = self.processes.iter().all(|process| process.life != Life::Running);
         nobody && self.ends.iter().all(Option::is_some)
     }
@@ -232,9 +268,19 @@ impl World {
             return Ok(());
         }
         let is_present = |server: usize, boot| self.servers[server].up && self.servers[server].boot == boot;
+        // A server that ends takes what it was given before: the last steps of workers that are gone come with the word of the end.
+        let ends_with = |server: usize, boot, event: &HostEvent| {
+            matches!(event, HostEvent::Shard(_))
+                && self.ends[server].is_some()
+                && self.servers[server].boot == boot
+        };
         match what {
-            Happening::AtHost { boot, server, .. }
-            | Happening::Said { boot, server, .. }
+            Happening::AtHost { boot, server, ref event, .. }
+                if !is_present(server, boot) && !ends_with(server, boot, event) =>
+            {
+                Ok(())
+            }
+            Happening::Said { boot, server, .. }
             | Happening::Written { boot, server, .. }
             | Happening::Synced { boot, server, .. }
             | Happening::Load { boot, server, .. }
@@ -288,9 +334,14 @@ impl World {
                     slackline_worker_core::Event::EvaluationReady { at_samples, loss: 0.5, accuracy: 0.5 };
                 self.worker_event(process, event)
             }
+            Happening::Look { observer, server } => self.look(observer, server),
             Happening::Stop { server } => self.stop_server(server),
             Happening::Start => self.start_process(),
             Happening::Reboot { server } => self.reboot(server),
+            Happening::Freeze { server, length } => {
+                self.freeze_until(server, self.now.after(length));
+                Ok(())
+            }
             Happening::Mishap => self.mishap(),
             Happening::Calm => self.calm(),
         }
@@ -308,6 +359,7 @@ impl World {
             | Happening::Saved { server, .. }
             | Happening::ServerTick { server, .. }
             | Happening::Report { server, .. }
+            | Happening::Look { server, .. }
             | Happening::Stop { server } => Some(*server),
             Happening::Noted { .. } | Happening::Kept { .. } | Happening::Sealed { .. } => Some(0),
             Happening::Feed { feed, what } => Some(self.end_of(*feed, what)),

@@ -92,6 +92,7 @@ proptest! {
     }
 }
 
+// Case 38 (snuspl/cruise#697): does the bound really hold fast workers up, and where?
 #[test]
 fn ssp_holds_exactly_above_its_bound_and_names_the_slowest() {
     let mut table = table(&[9, 4]);

@@ -190,6 +190,13 @@ pub enum Lack {
         /// Which.
         backup: ServerId,
     },
+    /// Its former primary was started again without the state: it waits for the server that has the copy to come back.
+    Copy {
+        /// The former primary.
+        former: ServerId,
+    },
+    /// It should have a backup, and every server that is left has as many places as an order can name.
+    Room,
 }
 
 /// One thing that is waited for.

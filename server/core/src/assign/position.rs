@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, WorkerId};
 use slackline_core::wire::Mark;
 
-use super::{Assigner, Plan, Stage};
+use super::{Assigner, Plan, Repeat, Stage, Why};
 
 /// One evaluation of a run, for those that go on with it.
 #[derive(Clone, Copy, Debug, PartialEq, Encode, Decode, Serialize, Deserialize)]
@@ -90,6 +90,19 @@ pub(super) struct CutLine {
     after: BTreeMap<BatchIndex, u32>,
 }
 
+/// What of a range is in none of the others, which are in order and do not overlap.
+fn without((mut from, to): (u64, u64), others: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut left = Vec::new();
+    for (start, end) in others.iter().copied() {
+        if from < start.min(to) {
+            left.push((from, start.min(to)));
+        }
+        from = from.max(end);
+    }
+    left.extend((from < to).then_some((from, to)));
+    left
+}
+
 impl CutLine {
     fn cut_of(&self, worker: WorkerId) -> Option<Clock> {
         let cut = self.cuts.get(&worker).copied().or(self.rest)?;
@@ -149,6 +162,42 @@ impl Assigner {
         assigner.batches_done = position.batches_done;
         assigner.samples_done = position.samples_done;
         Ok(assigner)
+    }
+
+    /// Goes back to the cut of a checkpoint: nothing that was done after it is left anywhere. All desks are cleared, for their workers come anew.
+    /// Returns the samples that are done again, which are noted.
+    ///
+    /// # Errors
+    /// [`PositionError`], when the position is not one of this run.
+    pub fn go_back(&mut self, position: &Position) -> Result<u64, PositionError> {
+        let back = Self::resume(self.plan, position)?;
+        let todo = back.returned.iter().map(|(batch, units)| (batch.0, batch.0 + u64::from(*units)));
+        let todo = todo.chain([(back.next, self.next)]);
+        // What waits to be given out was noted when it was returned.
+        let waiting: Vec<_> =
+            self.returned.iter().map(|(batch, units)| (batch.0, batch.0 + u64::from(*units))).collect();
+        let before = self.repeats.samples();
+        let why = Why::Restored { checkpoint: position.number };
+        for (from, to) in todo.flat_map(|range| without(range, &waiting)) {
+            let (from, to) = (self.plan.samples_before(from), self.plan.samples_before(to));
+            self.repeats.note(Repeat { from, to, why });
+        }
+        let done_again = self.batches_done.saturating_sub(back.batches_done);
+        *self = Self {
+            repeated: self.repeated + done_again + self.in_hand(),
+            repeats: std::mem::take(&mut self.repeats),
+            begun: self.begun,
+            disturbed: true,
+            paused: self.paused,
+            ..back
+        };
+        Ok(self.repeats.samples() - before)
+    }
+
+    /// Batches that workers have and have not reported.
+    #[must_use]
+    pub fn in_hand(&self) -> u64 {
+        self.desks.values().map(|desk| desk.batches.len() as u64).sum()
     }
 
     /// A checkpoint of this cut is to be made; the one before it is given up.

@@ -32,6 +32,11 @@ pub enum Why {
         /// Its incarnation.
         incarnation: Incarnation,
     },
+    /// Every shard was restored from this checkpoint, and they were done or begun after it: nothing of that is left.
+    Restored {
+        /// Which.
+        checkpoint: u64,
+    },
     /// Their gradient was not used (the policy or a guard dropped it), so they are still used once.
     Unused,
 }
@@ -42,6 +47,9 @@ impl fmt::Display for Why {
             Self::Lost { worker, incarnation } => write!(f, "{worker} ({incarnation}) was lost"),
             Self::Left { worker, incarnation } => {
                 write!(f, "{worker} ({incarnation}) left before they were done")
+            }
+            Self::Restored { checkpoint } => {
+                write!(f, "checkpoint {checkpoint}, which was made before them, is all that was left")
             }
             Self::Unused => f.write_str("their gradient was not used"),
         }

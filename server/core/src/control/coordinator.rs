@@ -1,18 +1,22 @@
 //! The coordinator's part, on server 0: incarnations, work, the record of the run.
 
+mod cuts;
+
 use std::collections::BTreeMap;
 
 use bincode::{Decode, Encode};
 use slackline_core::consistency::PolicySpec;
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, Moment, WorkerId};
-use slackline_core::limits::{CUTS_MAX, GROUP_COUNT_MAX, WORKER_COUNT_MAX};
+use slackline_core::limits::{GROUP_COUNT_MAX, WORKER_COUNT_MAX};
 use slackline_core::schedule::Cut;
-use slackline_core::wire::{Ask, Evaluated, Join, Mark, RefusalCode, Report, Stepped, Text, Work};
+use slackline_core::wire::{Ask, Evaluated, Join, RefusalCode, Report, Stepped, Text, Work};
 
 use super::clocks::Clocks;
 use super::group::{AllreduceSettings, Claim, Gone, Groups};
-use crate::assign::{Assigner, PastEvaluation, Plan, Position, Repeat, Repeats, Why};
+use crate::assign::{Assigner, Plan, Position, Repeat, Repeats, Why};
 use crate::record::Record;
+use cuts::Saved;
+pub(super) use cuts::WentBack;
 
 /// What the coordinator is made from.
 #[derive(Clone, Debug)]
@@ -63,6 +67,7 @@ pub(super) struct Kept {
     minimum: Clock,
     asks: BTreeMap<WorkerId, Ask>,
     evaluated: BTreeMap<WorkerId, u64>,
+    saved: Saved,
 }
 
 /// See the module.
@@ -83,6 +88,8 @@ pub(super) struct Coordinator {
     asks: BTreeMap<WorkerId, Ask>,
     /// The last evaluation of each member.
     evaluated: BTreeMap<WorkerId, u64>,
+    /// Where the data stand in checkpoints of this run.
+    saved: Saved,
 }
 
 impl Coordinator {
@@ -99,6 +106,7 @@ impl Coordinator {
             settings,
             asks: BTreeMap::new(),
             evaluated: BTreeMap::new(),
+            saved: Saved::default(),
         }
     }
 
@@ -117,17 +125,19 @@ impl Coordinator {
             minimum: self.minimum,
             asks: self.asks.clone(),
             evaluated: self.evaluated.clone(),
+            saved: self.saved.clone(),
         })
     }
 
     /// The coordinator of the run that this was kept of.
     pub(super) fn take_up(&mut self, kept: Kept) {
-        let Kept { resume, data, assigner, record, incarnations, clocks, minimum, asks, evaluated } = kept;
+        let Kept { resume, data, assigner, record, incarnations, clocks, minimum, asks, evaluated, saved } =
+            kept;
         self.settings.resume = resume;
         (self.data, self.assigner, self.record) = (data, assigner, record);
         (self.incarnations, self.clocks, self.minimum) =
             (incarnations, clocks.into_iter().collect(), minimum);
-        (self.asks, self.evaluated) = (asks, evaluated);
+        (self.asks, self.evaluated, self.saved) = (asks, evaluated, saved);
     }
 
     /// Takes note of a joiner's data; the first one decides, the others must agree.
@@ -361,61 +371,6 @@ impl Coordinator {
             record.end(now);
         }
         grants
-    }
-
-    /// A cut that no push of what was given out has passed, by a margin; and its marker clock.
-    pub(super) fn cut(&self, number: u64, margin: u64) -> (Mark, Clock) {
-        let beyond = |(worker, clock): (WorkerId, Clock)| {
-            let given = self.assigner.as_ref().map_or(clock, |assigner| assigner.beyond(worker));
-            (worker, Clock(given.max(clock).0.saturating_add(margin)))
-        };
-        let cuts: Vec<(WorkerId, Clock)> = self.clocks.iter().map(beyond).collect();
-        let closes_together = matches!(self.settings.policy, PolicySpec::Bsp | PolicySpec::Backup { .. });
-        if closes_together || cuts.is_empty() || cuts.len() > CUTS_MAX {
-            let furthest = cuts.iter().map(|(_, cut)| *cut).max().unwrap_or(self.minimum);
-            return (Mark { number, cuts: Vec::new(), rest: Some(furthest) }, furthest);
-        }
-        let slowest = cuts.iter().map(|(_, cut)| *cut).min().unwrap_or(self.minimum);
-        (Mark { number, cuts, rest: None }, slowest)
-    }
-
-    pub(super) fn mark(&mut self, mark: &Mark) {
-        self.assigner.iter_mut().for_each(|assigner| assigner.mark(mark));
-    }
-
-    pub(super) fn unmark(&mut self) {
-        self.assigner.iter_mut().for_each(Assigner::unmark);
-    }
-
-    /// Whether everything was heard of the batches before the cut.
-    pub(super) fn is_reported(&self) -> bool {
-        self.assigner.as_ref().is_some_and(Assigner::is_reported)
-    }
-
-    /// The worker that is furthest from its cut, with its clock and the cut.
-    pub(super) fn behind(&self) -> Option<(WorkerId, Clock, Clock)> {
-        self.assigner.as_ref()?.behind(|worker| self.clocks.get(worker))
-    }
-
-    /// Where the run stands at the cut.
-    pub(super) fn position(&self, now: Moment, number: u64, clock: Clock) -> Position {
-        let (Some(assigner), Some(record)) = (&self.assigner, &self.record) else {
-            return Position::default();
-        };
-        let position = assigner.position();
-        let before = assigner.samples_before(&position);
-        let is_all = before == position.sample_total;
-        // An evaluation beside a batch that is to be done again is made again.
-        let of_cut = |evaluation: &&PastEvaluation| evaluation.samples < before || is_all;
-        Position {
-            number,
-            clock,
-            epoch_samples: self.data.map_or(0, |data| data.sample_count),
-            evaluations: record.past_evaluations().iter().filter(of_cut).copied().collect(),
-            wall_ns: record.wall(now).as_nanos() as u64,
-            incarnation: self.incarnations,
-            ..position
-        }
     }
 
     /// The smallest clock known of a member; the last one known when nobody is there.

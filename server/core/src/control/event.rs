@@ -161,10 +161,10 @@ pub enum ControlEvent {
         /// For so long.
         by: Duration,
     },
-    /// The process is to end now.
-    Interrupt {
+    /// The process cannot go on: a shard of it has no thread.
+    Broken {
         /// Why.
-        reason: String,
+        why: String,
     },
     /// The process was asked to end: first the copies of its shards are to answer for them, so that the run goes on. A second one ends
     /// it at once.
@@ -276,6 +276,6 @@ pub enum End {
     Stopped(String),
     /// The run has failed.
     Failed(String),
-    /// The coordinator says that this process cannot be one of the run, which goes on without it.
+    /// This process cannot be one of the run, which goes on without it: the coordinator says so, or is that of another run.
     Refused(String),
 }

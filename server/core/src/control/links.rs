@@ -5,7 +5,7 @@ use slackline_core::ids::{Clock, Incarnation, Moment, ServerId, SessionId, Shard
 use slackline_core::wire::{Here, Mark, Placed, Refusal, RefusalCode, ServerOrder, ServerWord, Text, ToPeer};
 
 use super::cluster::{Out, View};
-use super::coordinator::Coordinator;
+use super::coordinator::{Coordinator, WentBack};
 use super::event::{Commit, ControlEffect, ControlEvent, End};
 use super::group::Gone;
 use super::{Cluster, Control};
@@ -20,10 +20,13 @@ const TOO_LATE: &str = "the marker came when the cut was passed";
 
 /// Gives what the cluster sees of the rest of control.
 fn view(coordinator: &Coordinator, is_running: bool, is_left: bool, see: impl FnOnce(&View<'_>)) {
+    let (done, in_hand) = coordinator.work();
     see(&View {
         progress: coordinator.minimum(),
         is_running: is_running && !coordinator.is_at_the_end(),
         is_left,
+        done,
+        in_hand,
         cut: &|number, margin| coordinator.cut(number, margin),
         is_reported: &|| coordinator.is_reported(),
     });
@@ -39,7 +42,11 @@ impl Control {
     ) {
         let word = match event {
             ControlEvent::Leads { shard, generation, has_values, members } => {
+                let had_begun = self.places.begun().is_some();
                 self.places.leads(shard, generation, has_values);
+                if let Some(number) = self.places.begun().filter(|_| !had_begun) {
+                    self.say(now, ServerWord::Took { number }, effects);
+                }
                 if generation.0 > 0 {
                     self.take_up(now, shard, &members, effects);
                 }
@@ -59,6 +66,7 @@ impl Control {
                 return self.with_cluster(|cluster| cluster.persisted(number));
             }
             ControlEvent::Committed { number } => {
+                self.coordinator.iter_mut().for_each(|coordinator| coordinator.committed(number));
                 return self.with_cluster(|cluster| cluster.committed(now, number));
             }
             ControlEvent::NotCommitted { number, why } => {
@@ -166,7 +174,7 @@ impl Control {
                 let changes = match self.places.order(number, &places) {
                     Ok(Some(changes)) => changes,
                     Ok(None) => return,
-                    Err(text) => return self.end(End::Failed(text), effects),
+                    Err(text) => return self.drop_out(End::Refused(text), effects),
                 };
                 for change in changes {
                     let is_loaded = change.place.is_some_and(|place| place.is_loaded());
@@ -175,7 +183,9 @@ impl Control {
                     let (shard, place) = (change.shard, change.place);
                     effects.push(ControlEffect::Place { shard, place, members, started });
                 }
-                self.say(now, ServerWord::Took { number }, effects);
+                if let Some(number) = self.places.begun() {
+                    self.say(now, ServerWord::Took { number }, effects);
+                }
             }
             ServerOrder::Mark(mark) => effects.push(ControlEffect::Shards(ShardEvent::Mark(mark))),
             ServerOrder::Fence { worker, incarnation } => {
@@ -319,11 +329,13 @@ impl Control {
                 }
             }
             Out::Commit { mark, clock, parts } => {
-                let Some(coordinator) = &self.coordinator else { return };
+                let Some(coordinator) = &mut self.coordinator else { return };
                 let position = coordinator.position(now, mark.number, clock);
+                coordinator.writes(position.clone());
                 let commit = Commit { number: mark.number, cut: mark, parts, position };
                 effects.push(ControlEffect::Commit(Box::new(commit)));
             }
+            Out::GoBack { number } => self.go_back(now, number, effects),
             Out::Fail(text) => self.end(End::Failed(text), effects),
         }
     }
@@ -357,6 +369,11 @@ impl Control {
             return;
         }
         let text = format!("{worker} is no member any more: a server has not heard it for a lease");
+        self.turn_out(now, worker, text, effects);
+    }
+
+    /// A member is to join anew.
+    fn turn_out(&mut self, now: Moment, worker: WorkerId, text: String, effects: &mut Vec<ControlEffect>) {
         if let Some(session) = self.members.session_of(worker) {
             self.refused.fenced += 1;
             let message =
@@ -365,6 +382,20 @@ impl Control {
             effects.push(ControlEffect::Close { session });
         }
         self.remove(now, worker, &Gone::TurnedAway(text), effects);
+    }
+
+    /// Every shard has gone back to this checkpoint: the data go back to it as well. Workers know clocks, answers and batches that are of no
+    /// run any more, so they join anew.
+    fn go_back(&mut self, now: Moment, checkpoint: u64, effects: &mut Vec<ControlEffect>) {
+        let went = self.coordinator.as_mut().and_then(|coordinator| coordinator.go_back(checkpoint));
+        let Some(WentBack { samples, clock }) = went else { return };
+        effects.push(ControlEffect::Notice(Notice::WentBack { checkpoint, samples }));
+        for worker in self.members.ids() {
+            let text =
+                format!("{worker} is no member any more: the run has gone back to checkpoint {checkpoint}");
+            self.turn_out(now, worker, text, effects);
+        }
+        self.coordinator.iter_mut().for_each(|coordinator| coordinator.begin_at(clock));
     }
 
     /// The shards serve pulls from now on: the run has begun, and all workers that their states know are here or gone.

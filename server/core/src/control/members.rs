@@ -134,6 +134,11 @@ impl Members {
         }
     }
 
+    /// All members.
+    pub(super) fn ids(&self) -> Vec<WorkerId> {
+        self.members.keys().copied().collect()
+    }
+
     /// Those that have registered, with the clocks that they registered with.
     pub(super) fn entered(&self) -> Vec<(WorkerId, Incarnation, Clock)> {
         let here = self.members.iter().filter(|(_, member)| member.registered && !member.is_expected);

@@ -7,11 +7,13 @@ mod allreduce;
 mod clocks;
 mod cluster;
 mod coordinator;
+mod counting;
 mod event;
 mod going;
 mod group;
 mod left;
 mod links;
+mod looks;
 mod members;
 mod messages;
 mod places;
@@ -26,7 +28,7 @@ use bincode::{Decode, Encode};
 use slackline_core::config::Steps;
 use slackline_core::ids::{Clock, Incarnation, Moment, ServerId, SessionId, ShardId, WorkerId};
 use slackline_core::role::Role;
-use slackline_core::wire::{Holding, Mark, Phase, Refusal, RefusedCounts, Text, ToPeer};
+use slackline_core::wire::{Holding, Mark, Refusal, RefusedCounts, Text, ToPeer};
 
 use cluster::{Cluster, ClusterSettings};
 pub use cluster::{ClusterNotice, MapRecord};
@@ -42,11 +44,7 @@ pub use state::StateError;
 use waiting::Lacks;
 
 use crate::notice::Notice;
-use crate::record::Record;
 use crate::shard::ShardEvent;
-
-/// A lease is renewed so often at most by messages that decide nothing.
-const RENEWALS: u32 = 16;
 
 /// What control is made from.
 #[derive(Clone, Debug)]
@@ -212,24 +210,6 @@ impl Control {
         ToPeer::Welcome { protocol: slackline_core::wire::PROTOCOL, server, boot }
     }
 
-    /// Whether a coordinator that is started again has need of this event. The others (pulls, empty pushes, looks at the status, strangers)
-    /// change nothing here, not even by the time that has passed: so the events that are kept make the same control again, to the last lease.
-    #[must_use]
-    pub fn is_kept(&self, now: Moment, event: &ControlEvent) -> bool {
-        self.counts(self.moment(now), event)
-    }
-
-    /// The same at a moment of the run. A message that decides nothing still renews its worker's lease, now and then.
-    fn counts(&self, now: Moment, event: &ControlEvent) -> bool {
-        if !event.is_passing() {
-            return true;
-        }
-        let ControlEvent::Message { session, .. } = event else { return false };
-        let worker = self.worker_of(*session);
-        let heard = worker.and_then(|(worker, _)| self.members.heard(worker, *session));
-        heard.is_some_and(|heard| now.since(heard) >= self.settings.lease / RENEWALS)
-    }
-
     /// Takes one event in; what is to be done about it comes out in `effects`.
     pub fn handle(&mut self, now: Moment, event: ControlEvent, effects: &mut Vec<ControlEffect>) {
         self.take(self.moment(now), event, effects);
@@ -280,18 +260,12 @@ impl Control {
                 self.cluster.iter_mut().for_each(|cluster| cluster.forgive(by, now));
                 self.coordinator_heard = self.coordinator_heard.after(by).min(now);
             }
-            ControlEvent::Interrupt { reason } => self.end(End::Stopped(reason), effects),
+            ControlEvent::Broken { why } => self.drop_out(End::Failed(why), effects),
             ControlEvent::Leave { reason } => self.told_to_go(now, reason, effects),
             event => self.cluster_event(now, event, effects),
         }
         if counts {
             self.settle(now, effects);
-        }
-    }
-
-    fn heard(&mut self, now: Moment, session: SessionId) {
-        if let Some((worker, _)) = self.sessions.get(&session).and_then(|session| session.worker) {
-            self.members.renew(worker, session, now);
         }
     }
 
@@ -412,71 +386,6 @@ impl Control {
         let message = ToPeer::Refused(Refusal { code, text: Text::new(text) });
         effects.push(ControlEffect::Send { session, message });
         effects.push(ControlEffect::Close { session });
-    }
-
-    /// The worker that a session speaks for.
-    #[must_use]
-    pub fn worker_of(&self, session: SessionId) -> Option<(WorkerId, Incarnation)> {
-        self.sessions.get(&session)?.worker
-    }
-
-    /// The record of the run; only on server 0, once the first worker has joined.
-    #[must_use]
-    pub fn record(&self) -> Option<&Record> {
-        self.coordinator.as_ref()?.record()
-    }
-
-    /// Batches that were handed out again, after a crash or a drop.
-    #[must_use]
-    pub fn batches_repeated(&self) -> u64 {
-        self.coordinator.as_ref().map_or(0, Coordinator::batches_repeated)
-    }
-
-    /// Peers and messages turned away so far.
-    #[must_use]
-    pub const fn refused(&self) -> RefusedCounts {
-        self.refused
-    }
-
-    /// Whether the run has begun.
-    #[must_use]
-    pub const fn is_started(&self) -> bool {
-        self.started
-    }
-
-    /// The name of the run: drawn when it began first, kept in the coordinator's state and in checkpoints. Only on server 0, where there are
-    /// shards.
-    #[must_use]
-    pub fn run(&self) -> Option<u64> {
-        self.cluster.as_ref().map(Cluster::run)
-    }
-
-    /// The checkpoint that the run went on from when it began first.
-    #[must_use]
-    pub fn resumed(&self) -> Option<u64> {
-        self.cluster.as_ref()?.resumed()
-    }
-
-    /// How it ended, if it did.
-    #[must_use]
-    pub const fn ended(&self) -> Option<&End> {
-        self.ended.as_ref()
-    }
-
-    /// Where the run is.
-    #[must_use]
-    pub fn phase(&self, now: Moment) -> Phase {
-        match &self.ended {
-            Some(End::Failed(text) | End::Refused(text)) => Phase::Failed(Text::new(text.clone())),
-            Some(_) => Phase::Finished,
-            None if !self.started => Phase::Waiting {
-                here: self.members.registered(),
-                wanted: self.settings.workers,
-                since_ms: now.since(self.began).as_millis() as u64,
-            },
-            None if self.is_left() => Phase::Left(self.final_values()),
-            None => Phase::Running,
-        }
     }
 
     /// What must hold after every event.

@@ -183,6 +183,12 @@ impl Places {
             && self.homes.values().all(|home| home.place.primary != self.server || home.leads)
     }
 
+    /// The last order, once all shards that begin here without a state are led: the run may count on them from then on.
+    pub(super) fn begun(&self) -> Option<u64> {
+        let begins = |home: &&Home| home.place.primary == self.server && home.place.origin == Origin::Nothing;
+        self.number.filter(|_| self.homes.values().filter(begins).all(|home| home.leads))
+    }
+
     /// Whether every shard that it leads has values.
     pub(super) fn has_values(&self) -> bool {
         self.homes.values().all(|home| home.place.primary != self.server || home.has_values)

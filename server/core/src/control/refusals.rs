@@ -1,5 +1,7 @@
-//! A server that the coordinator refuses. Where it can never be one of the run its process ends, with the coordinator's reason; else it
-//! comes again, after a pause that its shell makes.
+//! A server that cannot be one of the run: the coordinator refuses it, it cannot do what it is ordered, or its process is broken.
+//!
+//! Its process ends with the reason (or comes again, after a pause that its shell makes, where that can help). But one server ends no worker:
+//! each finds its session closed, and hears of the coordinator where the shards are. Only with the coordinator itself the run ends.
 
 use slackline_core::wire::{Refusal, RefusalCode};
 
@@ -21,15 +23,22 @@ impl Control {
         }
         let text = format!("{at} refuses this process: {}", refusal.text.shown());
         if is_final(refusal.code) && self.ended.is_none() {
-            // The run is not over, so no worker hears that it is: each finds its session closed, and hears of the coordinator where the
-            // shards are.
-            self.going = None;
-            let end = End::Refused(text);
-            self.ended = Some(end.clone());
-            effects.push(ControlEffect::End(end));
+            self.drop_out(End::Refused(text), effects);
         } else if self.refusal.as_ref() != Some(&text) {
             effects.push(ControlEffect::Notice(Notice::NotTaken { text: text.clone() }));
             self.refusal = Some(text);
+        }
+    }
+
+    /// This process cannot go on.
+    pub(super) fn drop_out(&mut self, end: End, effects: &mut Vec<ControlEffect>) {
+        if self.settings.coordinator.is_some() {
+            return self.end(end, effects);
+        }
+        if self.ended.is_none() {
+            self.going = None;
+            self.ended = Some(end.clone());
+            effects.push(ControlEffect::End(end));
         }
     }
 }

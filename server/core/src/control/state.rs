@@ -61,6 +61,12 @@ struct Image {
 }
 
 impl Control {
+    /// The sessions without those of observers: that they came and went is not among the events that are kept.
+    fn sessions_that_count(&self) -> Vec<(SessionId, Session)> {
+        let that_count = self.sessions.iter().filter(|(id, _)| !self.looks_on(**id));
+        that_count.map(|(id, session)| (*id, session.clone())).collect()
+    }
+
     /// All that control is, as bytes. Only on server 0.
     ///
     /// # Errors
@@ -78,7 +84,7 @@ impl Control {
             batch_count: self.batch_count,
             ended: self.ended.clone(),
             refused: self.refused,
-            sessions: self.sessions.iter().map(|(id, session)| (*id, session.clone())).collect(),
+            sessions: self.sessions_that_count(),
             server_sessions: self.server_sessions.iter().map(|(server, id)| (*server, *id)).collect(),
             members: self.members.clone(),
             places: self.places.clone(),

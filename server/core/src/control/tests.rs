@@ -466,6 +466,7 @@ fn a_renewal_is_answered() {
 }
 
 mod anything;
+mod back;
 mod claims;
 mod cuts;
 mod going;

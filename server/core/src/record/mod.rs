@@ -164,6 +164,14 @@ impl Record {
         self.ended = None;
     }
 
+    /// The run goes back to before the evaluations of so many samples or more: they were of values that are lost.
+    pub fn go_back(&mut self, samples: u64) {
+        self.ended = None;
+        if samples < self.sample_total {
+            self.evaluations.retain(|evaluation| evaluation.samples < samples);
+        }
+    }
+
     /// A worker takes part.
     pub fn enter(&mut self) {
         self.workers_seen += 1;

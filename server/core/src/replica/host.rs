@@ -98,6 +98,8 @@ pub struct Host {
     /// The members that the state to be loaded is to have.
     pub(super) members: Vec<(WorkerId, Incarnation, Clock)>,
     pub(super) started: bool,
+    /// That it leads, where the coordinator is to hear that only once the disk has what it begins with.
+    pub(super) unsaid: Option<HostEffect>,
     /// What came while the state was loaded.
     pub(super) early: Vec<ShardEvent>,
     out: Vec<ShardEffect>,
@@ -122,6 +124,7 @@ impl Host {
             disk: None,
             members: Vec::new(),
             started: false,
+            unsaid: None,
             early: Vec::new(),
             out: Vec::new(),
             traced: None,
@@ -311,6 +314,9 @@ impl Host {
     fn settle(&mut self, now: Moment, effects: &mut Vec<HostEffect>) {
         if self.role != Role::Leading {
             return;
+        }
+        if self.disk.is_none_or(|disk| disk.written > Index(0)) {
+            effects.extend(self.unsaid.take());
         }
         let confirmed = self.confirmed();
         effects.extend(self.journal.release(confirmed).map(HostEffect::Shard));

@@ -175,7 +175,7 @@ pub enum HostEffect {
         /// Which backup.
         backup: ServerId,
     },
-    /// The shard is led here from now on.
+    /// The shard is led here from now on; of one that begins without a state, once the disk that counts has that.
     Leads {
         /// In which generation.
         generation: Generation,

@@ -93,7 +93,15 @@ impl Host {
         }
         if let Some(shard) = &self.shard {
             let (generation, has_values) = (self.generation, shard.values().is_some());
-            effects.push(HostEffect::Leads { generation, has_values, members: shard.members().collect() });
+            let leads = HostEffect::Leads { generation, has_values, members: shard.members().collect() };
+            // A run that has begun does not begin anew, so what it begins on must be on the disk. Those that begin with a state have it from
+            // where they can have it again.
+            let begins = self.place.is_some_and(|place| place.origin == Origin::Nothing);
+            if begins && self.disk.is_some() {
+                self.unsaid = Some(leads);
+            } else {
+                effects.push(leads);
+            }
         }
         self.feed_as_placed(true, effects);
         for event in std::mem::take(&mut self.early) {
@@ -186,7 +194,7 @@ impl Host {
             refuse(event, effects);
         }
         (self.role, self.is_whole) = (Role::Idle, false);
-        (self.shard, self.disk) = (None, None);
+        (self.shard, self.disk, self.unsaid) = (None, None, None);
         self.journal = Journal::default();
     }
 }

@@ -408,6 +408,29 @@ fn a_host_without_copies_keeps_no_entries_and_speaks_at_once() {
     assert_eq!(desk.host.row().unconfirmed_since, None);
 }
 
+// Found by the simulated world (seed 13924): a run began while what a shard began with was not on its disk, the server died, and the run ended
+// since the shard had no state, though nothing of it had been acknowledged.
+#[test]
+fn a_shard_that_begins_leads_for_the_coordinator_when_its_disk_has_what_it_begins_with() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let shard = settings().new_tree(&mut runner).unwrap().current();
+    let settings = HostSettings { server: ServerId(0), shard, durability: Durability::Disk, replicas: 1 };
+    let mut desk = Desk {
+        host: Host::new(settings),
+        disk: Vec::new(),
+        written: Index(0),
+        crowd: Crowd::new(1, 5),
+        now: 0,
+    };
+    let mut leads = |event| {
+        let effects = desk.event(event);
+        effects.iter().filter(|effect| matches!(effect, HostEffect::Leads { .. })).count()
+    };
+    assert_eq!(leads(place(0, Origin::Nothing)), 0);
+    assert_eq!(leads(HostEvent::Written { index: Index(1) }), 1);
+    assert_eq!(leads(HostEvent::Written { index: Index(1) }), 0);
+}
+
 #[test]
 fn a_state_that_is_not_there_is_said_once_and_an_older_place_is_old_news() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();

@@ -204,7 +204,15 @@ impl Shard {
             PushVerdict::Apply => Some(self.apply_alone(facts, gradient, staleness, effects)),
             PushVerdict::Collect { at } => self.collect(now, facts, session, gradient, staleness, at),
             PushVerdict::Drop(_) if is_owed => {
-                self.collect(now, facts, session, gradient, staleness, self.open)
+                let outcome = self.collect(now, facts, session, gradient, staleness, self.open);
+                // While nobody counts it would close the open clock by itself, and each that follows one more. Other shards took theirs in in
+                // time, and closed one for all of them.
+                if self.table.minimum().is_none()
+                    && let Some(kept) = self.collected.remove(&self.open)
+                {
+                    self.close(now, kept, effects);
+                }
+                outcome
             }
             PushVerdict::Drop(reason) => {
                 effects.push(ShardEffect::Recycle(gradient));

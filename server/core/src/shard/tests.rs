@@ -367,6 +367,7 @@ fn a_held_pull_says_what_it_waits_for() {
     assert_eq!((rows[0].worker, rows[0].reason, rows[0].since_ms / 1000), (WorkerId(0), reason, 4));
 }
 
+// Case 30 (apache/mxnet#7893): who pulled before there were values brought the server down.
 #[test]
 fn nobody_reads_before_the_run_begins_and_has_values() {
     let mut shard = shard(PolicySpec::Asp);

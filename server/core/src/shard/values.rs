@@ -57,6 +57,7 @@ impl Values {
 mod tests {
     use super::*;
 
+    // Cases 28 and 42 of the allreduce list (torchtitan#4754, bagua#185): what was read or saved while the next step was taken was of both.
     #[test]
     fn a_reader_never_sees_a_change_and_buffers_are_reused() {
         let buffers = Buffers::new(4, 8);

@@ -35,7 +35,7 @@ fn lines(waits: &[Waiting]) -> Vec<String> {
     waits.iter().map(|waiting| line(&waiting.wait, waiting.since)).collect()
 }
 
-// Case horovod#367: a wall of "waiting for remainder of ranks" without a cause. One line a blocked worker: who, at which clock, waiting
+// Case 10 of the allreduce list (pytorch#118369): an error that did not say whose fault it was. Case horovod#367: a wall of "waiting for remainder of ranks" without a cause. One line a blocked worker: who, at which clock, waiting
 // for whom, for how long.
 #[test]
 fn the_report_of_a_stall_has_one_line_for_each_blocked_worker_and_each_cause() {
@@ -52,6 +52,8 @@ fn the_report_of_a_stall_has_one_line_for_each_blocked_worker_and_each_cause() {
         place(5, Lack::Step { backup: ServerId(3) }, 700),
         place(6, Lack::Backup, 600),
         place(7, Lack::State, 500),
+        place(8, Lack::Copy { former: ServerId(3) }, 400),
+        place(9, Lack::Room, 300),
     ];
     let heard = |worker: WorkerId| (worker == WorkerId(2)).then(|| Duration::from_millis(3240));
     let all = of_held(&rows, secs(5), heard).chain(of_cluster(
@@ -73,6 +75,8 @@ fn the_report_of_a_stall_has_one_line_for_each_blocked_worker_and_each_cause() {
             "shard 5: server 3 is being given a copy (0.7 s)",
             "shard 6 has no backup: no other server is there for one (0.6 s)",
             "shard 7 waits for server 1 to load the state (0.5 s)",
+            "shard 8 waits for server 1 to come back, which has the only copy: server 3 was restarted without it (0.4 s)",
+            "shard 9 has no backup: every other server that is there has all the 1024 shards and copies that one can have (0.3 s)",
             "server 3: no space left for checkpoints in /mnt (0.0 s)",
         ]
     );

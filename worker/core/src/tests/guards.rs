@@ -92,6 +92,7 @@ fn a_guard_is_told_with_worker_step_and_tensors_once_an_interval() {
     assert!(effects.iter().all(|effect| !matches!(effect, Effect::Notice(_))), "the next is only counted");
 }
 
+// Case 65 (Angel-ML/angel#827): a server that was busy failed the task. Here its worker waits, and that is told apart.
 #[test]
 fn the_time_that_a_push_lay_at_a_busy_server_is_a_share_of_its_own() {
     let mut rig = Rig::computing(settings(2), Work::Idle);

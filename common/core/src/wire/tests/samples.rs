@@ -148,15 +148,22 @@ pub(super) fn full_status() -> Status {
             },
         ],
         servers_hidden: 7,
-        places: [Lack::Primary, Lack::State, Lack::Backup, Lack::Step { backup: ServerId(8) }]
-            .map(|lack| PlaceRow {
-                shard: ShardId(1),
-                generation: Generation(2),
-                primary: ServerId(3),
-                lack,
-                since_ms: 4,
-            })
-            .to_vec(),
+        places: [
+            Lack::Primary,
+            Lack::State,
+            Lack::Backup,
+            Lack::Step { backup: ServerId(8) },
+            Lack::Copy { former: ServerId(9) },
+            Lack::Room,
+        ]
+        .map(|lack| PlaceRow {
+            shard: ShardId(1),
+            generation: Generation(2),
+            primary: ServerId(3),
+            lack,
+            since_ms: 4,
+        })
+        .to_vec(),
         waits: vec![WaitRow { since_ms: 1, text: Text::new("w") }],
         ..bare_status(Phase::Running)
     }

@@ -334,7 +334,9 @@ fn server_row() -> impl Strategy<Value = ServerRow> {
 
 fn place_row() -> impl Strategy<Value = PlaceRow> {
     let step = any::<u32>().prop_map(|backup| Lack::Step { backup: ServerId(backup) });
-    let lack = prop_oneof![prop::sample::select(vec![Lack::Primary, Lack::State, Lack::Backup]), step];
+    let copy = any::<u32>().prop_map(|former| Lack::Copy { former: ServerId(former) });
+    let plain = prop::sample::select(vec![Lack::Primary, Lack::State, Lack::Backup, Lack::Room]);
+    let lack = prop_oneof![plain, step, copy];
     (shard(), any::<[u64; 2]>(), any::<u32>(), lack).prop_map(
         |(shard, [generation, since_ms], primary, lack)| PlaceRow {
             shard,

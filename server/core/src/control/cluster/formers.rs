@@ -58,6 +58,7 @@ impl Slot {
             self.place = Place { primary: server, backup: None, origin: Origin::Disk, ..self.place };
             // The disk is that of its time; for workers the shard moves now.
             (self.whole_since, self.led_since) = (since, self.place.generation);
+            self.bereft = None;
             self.standing =
                 if servers.live.contains(&server) { Standing::Loads } else { Standing::WaitsToLoad };
             notices.push(ClusterNotice::GoesBack { shard, from, to: server });

@@ -75,7 +75,7 @@ impl Cluster {
             }
             (server.going, server.is_lost) = (Some(Going::Gone { number }), true);
             self.kept.notices.push(ClusterNotice::Goes { server: id, waiting });
-            self.change(|map, servers, notices| {
+            self.change(now, |map, servers, notices| {
                 map.lost(id, servers, notices);
                 Ok(())
             });

@@ -12,6 +12,10 @@ use super::{Cluster, Kept, View};
 impl Cluster {
     /// Where it rests, being settled once more gives nothing.
     pub(in crate::control) fn check_rest(&self, now: Moment, view: &View<'_>) {
+        // Whoever only looks on does not settle what is due.
+        if self.is_due {
+            return;
+        }
         let (mut again, mut out) = (Self { is_due: true, ..self.clone() }, Vec::new());
         again.settle(now, view, &mut out);
         assert!(

@@ -4,12 +4,14 @@
 //! one says of a backup, a state or a frame can never be taken for what another said.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use bincode::{Decode, Encode};
-use slackline_core::ids::{Generation, ServerId, ShardId};
+use slackline_core::ids::{Generation, Moment, ServerId, ShardId};
 use slackline_core::limits::PLACES_MAX;
 use slackline_core::wire::{Backup, Holding, Origin, Place};
 
+use super::copies::Bereft;
 use super::formers::Formers;
 use super::notice::ClusterNotice;
 
@@ -46,6 +48,8 @@ pub(super) struct Slot {
     pub(super) whole_since: Generation,
     /// Who led it before, as long as its primary may have nothing on its disk.
     pub(super) formers: Formers,
+    /// Who led it before and was started again without it, as long as nothing was heard of its primary since.
+    pub(super) bereft: Option<Bereft>,
 }
 
 /// What is known of the servers when the map is changed.
@@ -62,6 +66,11 @@ pub(super) struct Servers<'a> {
     pub(super) newest: Option<u64>,
     /// Whether there can be trained values.
     pub(super) is_trained: bool,
+    pub(super) now: Moment,
+    /// Words that servers have said so far.
+    pub(super) words: u64,
+    /// How long a copy that is away is waited for where there is a checkpoint.
+    pub(super) patience: Duration,
 }
 
 /// The map.
@@ -91,15 +100,14 @@ impl Map {
             let place = Place { shard: *shard, generation: Generation(0), primary: *primary, backup, origin };
             let standing = if first.is_some() { Standing::Loads } else { Standing::Held };
             let (led_since, whole_since) = (Generation(0), Generation(0));
-            (
-                *shard,
-                Slot { place, standing, shunned: None, led_since, whole_since, formers: Formers::default() },
-            )
+            let formers = Formers::default();
+            let slot = Slot { place, standing, shunned: None, led_since, whole_since, formers, bereft: None };
+            (*shard, slot)
         };
         Self { slots: shards.iter().map(slot).collect(), replicas, first }
     }
 
-    /// A server is lost: its lease is over.
+    /// A server is lost: its lease is over. What becomes of shards that have their backup there is settled when their primaries can be told.
     pub(super) fn lost(&mut self, server: ServerId, servers: &Servers<'_>, notices: &mut Vec<ClusterNotice>) {
         for slot in self.slots.values_mut() {
             if slot.place.primary == server {
@@ -107,8 +115,6 @@ impl Map {
                 if !slot.promote(boot, servers, notices) {
                     slot.wait();
                 }
-            } else if slot.has_backup_at(server) && !slot.standing.is_away() {
-                slot.go_on_alone(notices);
             }
         }
     }
@@ -129,7 +135,9 @@ impl Map {
         let first = self.first;
         for slot in self.slots.values_mut() {
             if slot.place.primary == server {
-                if !slot.promote(None, servers, notices) {
+                if slot.promote(None, servers, notices) {
+                    slot.bereft = Some(Bereft::new(server, servers));
+                } else {
                     slot.restore(servers, first, notices)?;
                 }
             } else if slot.has_backup_at(server) {
@@ -159,10 +167,6 @@ impl Map {
                 // A state that was loaded once is not loaded again, and nobody would say so.
                 Standing::Waits | Standing::Held => Standing::Held,
             };
-            // What became of its backup meanwhile was put off until somebody could be told.
-            if slot.place.backup.is_some_and(|backup| !servers.live.contains(&backup.server)) {
-                slot.go_on_alone(notices);
-            }
         }
     }
 
@@ -239,13 +243,7 @@ impl Map {
         if self.replicas < 2 {
             return;
         }
-        let mut copies: BTreeMap<ServerId, usize> = live.iter().map(|server| (*server, 0)).collect();
-        for slot in self.slots.values() {
-            let servers = [Some(slot.place.primary), slot.place.backup.map(|backup| backup.server)];
-            for server in servers.into_iter().flatten() {
-                copies.entry(server).and_modify(|count| *count += 1);
-            }
-        }
+        let mut copies = self.copies();
         let count = live.iter().next_back().map_or(1, |last| last.0 + 1);
         for slot in self.slots.values_mut() {
             let primary = slot.place.primary;
@@ -261,9 +259,21 @@ impl Map {
                 .min_by_key(|server| (slot.shunned == Some(**server), copies_at(**server), ring(**server)));
             if let Some(server) = chosen.copied() {
                 slot.place.backup = Some(Backup { server, in_step: false });
-                copies.entry(server).and_modify(|count| *count += 1);
+                *copies.entry(server).or_default() += 1;
             }
         }
+    }
+
+    /// How many places each server has, of those that have some.
+    pub(super) fn copies(&self) -> BTreeMap<ServerId, usize> {
+        let mut copies = BTreeMap::new();
+        for slot in self.slots.values() {
+            let servers = [Some(slot.place.primary), slot.place.backup.map(|backup| backup.server)];
+            for server in servers.into_iter().flatten() {
+                *copies.entry(server).or_default() += 1;
+            }
+        }
+        copies
     }
 
     /// The places that concern a server, at most [`PLACES_MAX`].
@@ -302,28 +312,34 @@ impl Slot {
     ) -> bool {
         let Some(backup) = self.place.backup.filter(|_| self.can_promote(servers.live)) else { return false };
         let from = self.place.primary;
-        if servers.is_on_disk {
-            self.formers.add(from, self.whole_since, boot);
-        }
-        self.next_generation();
-        self.place = Place { primary: backup.server, backup: None, origin: Origin::Memory, ..self.place };
-        self.standing = Standing::Held;
-        (self.led_since, self.whole_since) = (self.place.generation, self.place.generation);
+        self.hand_over(backup.server, boot, servers);
         let Place { shard, generation, primary: to, .. } = self.place;
         notices.push(ClusterNotice::Promoted { shard, from, to, generation });
         true
     }
 
+    /// The server that has the copy is the primary from now on; `boot` is the process of the one before, unless it has ended.
+    pub(super) fn hand_over(&mut self, to: ServerId, boot: Option<u64>, servers: &Servers<'_>) {
+        if servers.is_on_disk {
+            self.formers.add(self.place.primary, self.whole_since, boot);
+        }
+        self.next_generation();
+        self.place = Place { primary: to, backup: None, origin: Origin::Memory, ..self.place };
+        self.standing = Standing::Held;
+        (self.led_since, self.whole_since) = (self.place.generation, self.place.generation);
+        self.bereft = None;
+    }
+
     /// Nobody answers for it until its primary is back. Its backup, which lacks something, is kept until then: only the primary can be told
     /// to go on without it.
-    fn wait(&mut self) {
+    pub(super) fn wait(&mut self) {
         self.standing = match self.standing {
             Standing::Held | Standing::Waits => Standing::Waits,
             Standing::Loads | Standing::WaitsToLoad => Standing::WaitsToLoad,
         };
     }
 
-    fn go_on_alone(&mut self, notices: &mut Vec<ClusterNotice>) {
+    pub(super) fn go_on_alone(&mut self, notices: &mut Vec<ClusterNotice>) {
         let Some(backup) = self.place.backup.take() else { return };
         self.next_generation();
         // The primary has the state, unless it is still to load it.
@@ -358,12 +374,18 @@ impl Slot {
             self.load(Origin::Disk, notices);
             return Ok(());
         }
-        if self.go_back(servers, notices) {
+        if self.wait_for_copy(servers, notices) || self.go_back(servers, notices) {
             return Ok(());
         }
-        match servers.newest {
-            Some(number) => self.load(Origin::Checkpoint { number }, notices),
-            None => {
+        match (servers.newest, self.bereft) {
+            (Some(number), _) => self.load(Origin::Checkpoint { number }, notices),
+            (None, Some(Bereft { server, .. })) => {
+                return Err(format!(
+                    "{shard} has no state: {server} was restarted, and {primary}, which had the copy, too; give the run \
+                     cluster.durability = \"disk\" or checkpoints"
+                ));
+            }
+            (None, None) => {
                 return Err(format!(
                     "{shard} has no state: {primary} was restarted; give the run cluster.durability = \"disk\", \
                      cluster.replicas = 2 or checkpoints"
@@ -390,9 +412,10 @@ impl Slot {
     fn begins_here(&mut self) {
         (self.led_since, self.whole_since) = (self.place.generation, self.place.generation);
         self.formers.clear();
+        self.bereft = None;
     }
 
-    fn load(&mut self, origin: Origin, notices: &mut Vec<ClusterNotice>) {
+    pub(super) fn load(&mut self, origin: Origin, notices: &mut Vec<ClusterNotice>) {
         self.next_generation();
         self.place.backup = None;
         self.place.origin = origin;
@@ -400,6 +423,7 @@ impl Slot {
             self.begins_here();
         }
         self.standing = Standing::Loads;
+        self.bereft = None;
         let Place { shard, primary: server, .. } = self.place;
         notices.push(ClusterNotice::Loads { shard, server, origin });
     }

@@ -4,12 +4,14 @@
 //! Two rules are rigid. A map is stored before any server is told of it, so a coordinator that is restarted never says less than it has
 //! said. And no generation of a shard is used twice.
 
+mod copies;
 mod doubts;
 mod formers;
 mod going;
 mod invariants;
 mod map;
 mod notice;
+mod restores;
 mod rounds;
 mod rows;
 mod servers;
@@ -20,11 +22,12 @@ use std::time::Duration;
 use bincode::{Decode, Encode};
 use slackline_core::ids::{Clock, Generation, Incarnation, Moment, ServerId, ShardId, WorkerId};
 use slackline_core::limits::PLACED_MAX;
-use slackline_core::wire::{FinalValues, Mark, Origin, Place, Placed, ServerOrder, ServerWord};
+use slackline_core::wire::{FinalValues, Mark, Place, Placed, ServerOrder, ServerWord};
 
 use doubts::Doubts;
 use map::{Map, Standing};
 pub use notice::ClusterNotice;
+use restores::Restores;
 use rounds::Rounds;
 pub(super) use rows::{PlaceLack, ServerView};
 use servers::Server;
@@ -76,6 +79,10 @@ pub(super) enum Out {
     Marked(Mark),
     /// The checkpoint that was being made is made or given up.
     Unmarked,
+    /// Every shard has gone back to this checkpoint: so must the data.
+    GoBack {
+        number: u64,
+    },
     Fail(String),
 }
 
@@ -85,6 +92,9 @@ pub(super) struct View<'a> {
     pub(super) progress: Clock,
     /// Whether the run goes on, so that checkpoints are made.
     pub(super) is_running: bool,
+    /// Batches that are done, and those that workers have.
+    pub(super) done: u64,
+    pub(super) in_hand: u64,
     /// Whether the work is done, and nobody is there for the final evaluation.
     pub(super) is_left: bool,
     /// The mark for a number and a margin, and its clock.
@@ -121,6 +131,8 @@ pub(super) struct Kept {
     /// The map that is stored, which is in force.
     stored: MapRecord,
     servers: BTreeMap<ServerId, Server>,
+    /// Words of servers so far.
+    words: u64,
     /// Where workers think that the shards are, and since which generation.
     announced: BTreeMap<ShardId, Led>,
     /// Who leads each shard and since when, with the stored map in which that was news.
@@ -128,6 +140,9 @@ pub(super) struct Kept {
     doubts: Doubts,
     rounds: Option<Rounds>,
     is_trained: bool,
+    /// The generation in which each shard last loaded a checkpoint, or with which the work began.
+    loads: BTreeMap<ShardId, Generation>,
+    restores: Option<Restores>,
     /// The slowest worker's clock.
     progress: Clock,
     notices: Vec<ClusterNotice>,
@@ -150,6 +165,7 @@ impl Cluster {
             storing: None,
             stored: MapRecord::default(),
             servers: (0..settings.servers).map(|server| (ServerId(server), Server::default())).collect(),
+            words: 0,
             announced: settings
                 .shards
                 .iter()
@@ -159,6 +175,8 @@ impl Cluster {
             doubts: Doubts::default(),
             rounds: settings.every.map(|every| Rounds::new(every, from)),
             is_trained: false,
+            loads: BTreeMap::new(),
+            restores: None,
             progress: from.map_or(Clock(0), |(_, clock)| clock),
             notices: Vec::new(),
             failure: None,
@@ -180,7 +198,7 @@ impl Cluster {
     /// A server says something.
     pub(super) fn word(&mut self, now: Moment, server: ServerId, word: ServerWord) {
         self.is_due = true;
-        self.heard(now, server);
+        self.heard(now, server, &word);
         let pause = self.settings.lease;
         let Kept { map, rounds, notices, servers, doubts, .. } = &mut self.kept;
         match word {
@@ -252,40 +270,6 @@ impl Cluster {
         self.kept.map.slots.get(&shard).is_some_and(|slot| slot.place.primary == server)
     }
 
-    fn restored(&mut self, shard: ShardId, generation: Generation, clock: Clock) {
-        let Some(origin) = self.kept.map.restored(shard, generation) else { return };
-        self.kept.is_changed = true;
-        let (clock, lost) = match origin {
-            Origin::Checkpoint { number } => {
-                // A shard without members has no clock of its own; what is below the marker it has in any case.
-                let clock = clock.max(self.marker_of(number).unwrap_or_default());
-                (clock, self.kept.progress.0.saturating_sub(clock.0))
-            }
-            _ => (clock, 0),
-        };
-        self.kept.notices.push(ClusterNotice::Restored { shard, origin, clock, lost });
-    }
-
-    fn not_restored(&mut self, shard: ShardId, generation: Generation, why: &str) {
-        let newest = self.newest();
-        let verdict = self.kept.map.not_restored((shard, generation), why, newest, &mut self.kept.notices);
-        self.kept.is_changed = true;
-        if let Err(text) = verdict {
-            self.kept.failure.get_or_insert(text);
-        }
-    }
-
-    /// The marker clock of a checkpoint, where that is the newest or the one that the run goes on from.
-    fn marker_of(&self, number: u64) -> Option<Clock> {
-        let newest = self.kept.rounds.as_ref().and_then(Rounds::newest_marker);
-        newest.into_iter().chain(self.kept.from).find(|(of, _)| *of == number).map(|(_, clock)| clock)
-    }
-
-    fn newest(&self) -> Option<u64> {
-        let of_run = self.kept.rounds.as_ref().and_then(Rounds::newest);
-        of_run.or(self.resumed())
-    }
-
     /// A map is stored.
     pub(super) fn persisted(&mut self, number: u64) {
         if let Some(record) = self.kept.storing.take_if(|record| record.number == number) {
@@ -312,6 +296,7 @@ impl Cluster {
         if !self.kept.is_trained {
             (self.kept.is_trained, self.is_due) = (true, true);
             self.kept.is_changed |= self.kept.map.trained();
+            self.note_beginning();
         }
     }
 
@@ -396,6 +381,7 @@ impl Cluster {
         self.settle_going(now);
         let (live, staying) = (self.live(), self.staying());
         let before = self.kept.map.clone();
+        self.settle_copies();
         self.kept.map.choose_backups(&live, &staying);
         self.kept.is_changed |= before != self.kept.map;
         self.store(out);
@@ -403,7 +389,10 @@ impl Cluster {
         self.tell_places(&mut orders);
         self.tell_going(&mut orders);
         self.settle_doubts(&mut orders);
-        self.settle_rounds(now, view, &mut orders, out);
+        // Where the data go back, a cut of the clocks of before would be none.
+        if !self.settle_restores(view, out) {
+            self.settle_rounds(now, view, &mut orders, out);
+        }
         out.extend(orders.into_iter().map(|(server, order)| Out::Order(server, order)));
         let news = self.news();
         out.extend(news.chunks(PLACED_MAX).map(|chunk| Out::Placed(chunk.to_vec())));

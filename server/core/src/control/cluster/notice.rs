@@ -50,6 +50,26 @@ pub enum ClusterNotice {
         /// The new generation.
         generation: Generation,
     },
+    /// A server was started again without a shard, and the one that has the copy is away.
+    WaitsForCopy {
+        /// The shard.
+        shard: ShardId,
+        /// Its former primary.
+        from: ServerId,
+        /// The server that is waited for.
+        to: ServerId,
+        /// How long it is waited for, and the checkpoint that is loaded then; none where there is none.
+        until: Option<(Duration, u64)>,
+    },
+    /// A copy was waited for long enough: a checkpoint is loaded.
+    CopyStaysAway {
+        /// The shard.
+        shard: ShardId,
+        /// The server that was waited for.
+        server: ServerId,
+        /// How long.
+        after: Duration,
+    },
     /// A server took a shard over and was lost before it had acknowledged anything: the one before it has all that was.
     GoesBack {
         /// The shard.
@@ -157,6 +177,20 @@ impl fmt::Display for ClusterNotice {
             Self::Promoted { shard, from, to, generation } => {
                 write!(f, "{to} answers for {shard} now, in place of {from} ({generation}); nothing is lost")
             }
+            Self::WaitsForCopy { shard, from, to, until } => {
+                write!(f, "{from} was restarted without {shard}; {to}, which has an equal copy, is away: ")?;
+                match until {
+                    None => write!(f, "it is waited for, since nothing else has it"),
+                    Some((patience, number)) => {
+                        let seconds = patience.as_secs_f64();
+                        write!(f, "it is waited for for {seconds:.1} s, then checkpoint {number} is loaded")
+                    }
+                }
+            }
+            Self::CopyStaysAway { shard, server, after } => {
+                let seconds = after.as_secs_f64();
+                write!(f, "{server}, which has the copy of {shard}, has not come back for {seconds:.1} s")
+            }
             Self::GoesBack { shard, from, to } => {
                 write!(
                     f,
@@ -175,7 +209,7 @@ impl fmt::Display for ClusterNotice {
             }
             Self::Restored { shard, origin, clock, lost } => write!(
                 f,
-                "{shard} is restored from {} at {clock}: {lost} clocks of it are lost, the other shards keep theirs",
+                "{shard} is restored from {} at {clock}: {lost} clocks of it are lost",
                 from(*origin)
             ),
             Self::NotRestored { shard, why } => write!(f, "{shard} could not be restored: {why}"),

@@ -6,6 +6,7 @@ use slackline_core::ids::{Clock, Moment, ServerId, WorkerId};
 use slackline_core::wire::{Lack, Place};
 
 use super::Cluster;
+use super::copies::Bereft;
 use super::map::{Slot, Standing};
 use super::servers::Server;
 use crate::waits::Waiting;
@@ -45,13 +46,20 @@ impl Cluster {
     /// What shards lack.
     pub(in super::super) fn lacks(&self) -> Vec<PlaceLack> {
         let wants_backup = self.settings.replicas > 1;
+        // Where another server is there and is given no copy, it has no room for one.
+        let staying = self.staying();
+        let is_another_here = |primary| staying.iter().any(|server| *server != primary);
         let lack = |slot: &Slot| {
             let place = slot.place;
             let is_here = self.kept.servers.get(&place.primary).is_some_and(Server::is_live);
             let lack = match (slot.standing, place.backup) {
-                (Standing::Waits | Standing::WaitsToLoad, _) => Lack::Primary,
+                (Standing::Waits | Standing::WaitsToLoad, _) => match slot.bereft {
+                    Some(Bereft { server: former, .. }) => Lack::Copy { former },
+                    None => Lack::Primary,
+                },
                 _ if !is_here => Lack::Primary,
                 (Standing::Loads, _) => Lack::State,
+                (Standing::Held, None) if wants_backup && is_another_here(place.primary) => Lack::Room,
                 (Standing::Held, None) if wants_backup => Lack::Backup,
                 (Standing::Held, Some(backup)) if !backup.in_step => Lack::Step { backup: backup.server },
                 (Standing::Held, _) => return None,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bincode::{Decode, Encode};
 use slackline_core::ids::{Moment, ServerId, SessionId, ShardId};
 use slackline_core::limits::PLACES_MAX;
-use slackline_core::wire::{Here, Holding, Place, ServerOrder};
+use slackline_core::wire::{Here, Holding, Place, ServerOrder, ServerWord};
 
 use super::Cluster;
 use super::going::Going;
@@ -31,6 +31,10 @@ pub(super) struct Server {
     pub(super) heard: Option<Moment>,
     /// Its lease is over, or it was let go.
     pub(super) is_lost: bool,
+    /// The number of the last word that anybody had said when its lease was over.
+    pub(super) lost_after: Option<u64>,
+    /// The number of its own last word, among those of all.
+    pub(super) spoke: u64,
     /// It was told to go.
     pub(super) going: Option<Going>,
     /// It has the answer, over this session.
@@ -56,6 +60,11 @@ impl Server {
     /// Whether it can be counted on.
     pub(super) fn is_live(&self) -> bool {
         self.boot.is_some() && !self.is_lost
+    }
+
+    /// What it was told is told again.
+    pub(super) fn tell_again(&mut self) {
+        (self.places, self.told) = (None, 0);
     }
 
     fn replace(&mut self, boot: u64) {
@@ -93,14 +102,19 @@ impl Cluster {
         !self.kept.map.slots.values().any(lags)
     }
 
-    /// A word of a server that was lost brings it back.
-    pub(super) fn heard(&mut self, now: Moment, id: ServerId) {
+    /// A word of a server that was lost brings it back, unless it is the first of another process.
+    pub(super) fn heard(&mut self, now: Moment, id: ServerId, word: &ServerWord) {
         let Some(server) = self.kept.servers.get_mut(&id) else { return };
-        server.heard = Some(now);
+        self.kept.words += 1;
+        server.spoke = self.kept.words;
+        if matches!(word, ServerWord::Here(here) if server.boot.is_some_and(|boot| boot != here.boot)) {
+            return;
+        }
+        (server.heard, server.lost_after) = (Some(now), None);
         // What a server that was let go still says does not bring it back.
         if !server.is_gone() && std::mem::take(&mut server.is_lost) {
             self.kept.notices.push(ClusterNotice::Back { server: id });
-            self.change(|map, servers, notices| {
+            self.change(now, |map, servers, notices| {
                 map.returned(id, servers, notices);
                 Ok(())
             });
@@ -110,21 +124,37 @@ impl Cluster {
     /// A change of the map, with what is known of the servers.
     pub(super) fn change(
         &mut self,
+        now: Moment,
         change: impl FnOnce(&mut Map, &Servers<'_>, &mut Vec<ClusterNotice>) -> Result<(), String>,
     ) {
-        let (live, newest, is_trained) = (self.live(), self.newest(), self.kept.is_trained);
-        let known = &self.kept.servers;
-        let disks = |server: ServerId, shard: ShardId| -> Option<Holding> {
-            known.get(&server)?.disk.get(&shard).copied()
-        };
-        let boots = |server: ServerId| known.get(&server)?.boot;
-        let is_on_disk = self.settings.on_disk;
-        let servers = Servers { live: &live, disks: &disks, boots: &boots, is_on_disk, newest, is_trained };
-        let verdict = change(&mut self.kept.map, &servers, &mut self.kept.notices);
+        let (mut map, mut notices) = (self.kept.map.clone(), Vec::new());
+        let verdict = self.with_servers(now, |_, servers| change(&mut map, servers, &mut notices));
+        self.kept.map = map;
+        self.kept.notices.append(&mut notices);
         (self.kept.is_changed, self.is_due) = (true, true);
         if let Err(text) = verdict {
             self.kept.failure.get_or_insert(text);
         }
+    }
+
+    /// The map beside what is known of the servers.
+    pub(super) fn with_servers<T>(&self, now: Moment, see: impl FnOnce(&Map, &Servers<'_>) -> T) -> T {
+        let known = &self.kept.servers;
+        let disks = |server: ServerId, shard: ShardId| -> Option<Holding> {
+            known.get(&server)?.disk.get(&shard).copied()
+        };
+        let servers = Servers {
+            live: &self.live(),
+            disks: &disks,
+            boots: &|server| known.get(&server)?.boot,
+            is_on_disk: self.settings.on_disk,
+            newest: self.newest(),
+            is_trained: self.kept.is_trained,
+            now,
+            words: self.kept.words,
+            patience: self.patience(),
+        };
+        see(&self.kept.map, &servers)
     }
 
     /// Whether a server has shards, in its memory or on its disk, and this coordinator never gave it any: they are of another run. (A journal
@@ -172,14 +202,13 @@ impl Cluster {
         if before != Some(here.boot) {
             before.into_iter().for_each(|before| server.replace(before));
             // A new process was told nothing, and the map has what becomes of the one before.
-            server.is_lost &= !server.is_gone();
-            server.going = None;
+            (server.is_lost, server.lost_after, server.going) = (false, None, None);
         }
         server.may_go = false;
         let holds = here.holds.iter().filter(|holding| holding.on_disk).take(PLACES_MAX);
         server.disk = holds.map(|holding| (holding.shard, *holding)).collect();
-        (server.is_connected, server.places, server.told, server.took) = (true, None, 0, 0);
-        server.heard = Some(now);
+        server.tell_again();
+        (server.is_connected, server.took, server.heard) = (true, 0, Some(now));
         self.kept.doubts.forget_told(id);
         if let Some(rounds) = &mut self.kept.rounds {
             rounds.forget_told(id);
@@ -192,7 +221,7 @@ impl Cluster {
             server.since = self.kept.number + 1;
         }
         self.kept.notices.push(ClusterNotice::Restarted { server: id });
-        self.change(|map, servers, notices| map.reborn(id, servers, notices));
+        self.change(now, |map, servers, notices| map.reborn(id, servers, notices));
     }
 
     /// The session of a server is over; its lease goes on.
@@ -211,17 +240,20 @@ impl Cluster {
             let Some(heard) = server.heard.filter(|_| server.is_live()) else { continue };
             let silent = now.since(heard);
             if silent > lease {
-                server.is_lost = true;
+                (server.is_lost, server.lost_after) = (true, Some(self.kept.words));
                 lost.push((*id, silent));
             }
         }
+        let ids: BTreeSet<_> = lost.iter().map(|(id, _)| *id).collect();
         for (id, silent) in lost {
             self.kept.notices.push(ClusterNotice::Lost { server: id, silent });
-            self.change(|map, servers, notices| {
+            self.change(now, |map, servers, notices| {
                 map.lost(id, servers, notices);
                 Ok(())
             });
         }
+        self.ask_primaries(&ids);
+        self.tick_copies(now);
     }
 
     /// Time in which this server heard nobody is nobody's silence.
@@ -229,6 +261,7 @@ impl Cluster {
         for server in self.kept.servers.values_mut() {
             server.heard = server.heard.map(|heard| heard.after(by).min(now));
         }
+        self.date_copies(|since| since.after(by).min(now));
     }
 
     /// What was kept of the process before; the events since then follow.
@@ -243,6 +276,7 @@ impl Cluster {
             server.heard = server.heard.map(|_| now);
             (server.is_connected, server.asks, server.first) = (false, false, SessionId(0));
         }
+        self.date_copies(|_| now);
         if let Some(rounds) = &mut self.kept.rounds {
             rounds.restart();
         }

@@ -1,15 +1,17 @@
 //! Servers that are lost, come back and are restarted; maps that are stored before they are told; the last steps of workers that are gone.
 
+mod copies;
 mod formers;
 mod going;
 mod moves;
 mod processes;
+mod restores;
 mod resumed;
 mod room;
 
 use proptest::prelude::*;
 use slackline_core::ids::{Sequence, Version};
-use slackline_core::wire::{Doubt, Here, Holding, Text};
+use slackline_core::wire::{Doubt, Here, Holding, Origin, Text};
 
 use super::*;
 
@@ -43,9 +45,14 @@ struct Table {
     persists: Vec<MapRecord>,
     /// The shell stores maps at once.
     stores: bool,
-    /// Servers take orders in at once.
+    /// Servers take orders in at once, all but these.
     takes: bool,
+    silent: Vec<u32>,
     progress: Clock,
+    /// Batches that are done, and those that workers have.
+    work: (u64, u64),
+    /// Checkpoints that the data are to go back to.
+    went_back: Vec<u64>,
 }
 
 impl Table {
@@ -60,7 +67,10 @@ impl Table {
             persists: Vec::new(),
             stores: true,
             takes: true,
+            silent: Vec::new(),
             progress: Clock(0),
+            work: (0, 0),
+            went_back: Vec::new(),
         };
         (0..3).for_each(|server| table.here(server, 1, &[]));
         table
@@ -84,7 +94,16 @@ impl Table {
                 let clock = Clock(progress.0 + margin);
                 (Mark { number, cuts: Vec::new(), rest: Some(clock) }, clock)
             };
-            let view = View { progress, is_running: true, is_left: false, cut: &cut, is_reported: &|| true };
+            let (done, in_hand) = self.work;
+            let view = View {
+                progress,
+                is_running: true,
+                is_left: false,
+                done,
+                in_hand,
+                cut: &cut,
+                is_reported: &|| true,
+            };
             let mut out = Vec::new();
             self.cluster.settle(self.now, &view, &mut out);
             self.cluster.check_invariants();
@@ -101,7 +120,8 @@ impl Table {
     fn take(&mut self, out: Out) {
         match out {
             Out::Order(server, order) => {
-                if let (ServerOrder::Places { number, .. }, true) = (&order, self.takes) {
+                let takes = self.takes && !self.silent.contains(&server.0);
+                if let (ServerOrder::Places { number, .. }, true) = (&order, takes) {
                     let number = *number;
                     self.cluster.word(self.now, server, ServerWord::Took { number });
                 }
@@ -116,6 +136,7 @@ impl Table {
             Out::Placed(placed) => self.placed.extend(placed),
             Out::Notice(notice) => self.notices.push(notice),
             Out::Fail(text) => self.failures.push(text),
+            Out::GoBack { number } => self.went_back.push(number),
             Out::Marked(_) | Out::Unmarked | Out::Commit { .. } => {}
         }
     }
@@ -126,6 +147,7 @@ impl Table {
     }
 
     fn here(&mut self, server: u32, boot: u64, holds: &[Holding]) {
+        self.silent.retain(|silent| *silent != server);
         let here =
             Here { server: ServerId(server), boot, layout_hash: 1, config_hash: 2, holds: holds.to_vec() };
         self.word(server, ServerWord::Here(here));

@@ -24,7 +24,7 @@ enum Deed {
     Close(usize),
     After(Duration),
     Late(Duration),
-    Interrupt,
+    Break,
 }
 
 /// Mostly small numbers, which can be meant, and the edges, which nobody can mean.
@@ -233,7 +233,7 @@ fn deed() -> impl Strategy<Value = Deed> {
         3 => time().prop_map(Deed::After),
         1 => time().prop_map(Deed::Late),
         // A run that has ended takes little more, so it ends seldom.
-        1 => prop::bool::weighted(0.1).prop_map(|ends| if ends { Deed::Interrupt } else { Deed::After(Duration::ZERO) }),
+        1 => prop::bool::weighted(0.1).prop_map(|ends| if ends { Deed::Break } else { Deed::After(Duration::ZERO) }),
     ]
 }
 
@@ -323,7 +323,7 @@ impl Watch {
                 self.desk.now = self.desk.now.after(by);
                 self.desk.event(ControlEvent::Late { by })
             }
-            Deed::Interrupt => self.desk.event(ControlEvent::Interrupt { reason: "told to".to_owned() }),
+            Deed::Break => self.desk.event(ControlEvent::Broken { why: "no thread".to_owned() }),
         };
         self.see(&effects);
     }

@@ -219,6 +219,32 @@ fn a_server_takes_no_worker_before_it_has_its_shards() {
     assert!(RefusalCode::NotReady.is_retryable());
 }
 
+// Found by the simulated world (seed 13924), as is told at the host's test of it.
+#[test]
+fn a_server_has_taken_an_order_in_when_the_shards_that_begin_there_are_led() {
+    let other = ControlSettings { server: ServerId(1), coordinator: None, ..settings(1) };
+    let mut control = Control::new(other, Moment(0));
+    let mut said = |event| {
+        let mut effects = Vec::new();
+        control.handle(Moment(0), event, &mut effects);
+        let took = |effect: &ControlEffect| match effect {
+            ControlEffect::Coordinator(ServerWord::Took { number }) => Some(*number),
+            _ => None,
+        };
+        effects.iter().filter_map(took).collect::<Vec<u64>>()
+    };
+    let (shard, generation, primary) = (ShardId(0), Generation(1), ServerId(1));
+    let place = Place { shard, generation, primary, backup: None, origin: Origin::Nothing };
+    let order = |number| {
+        ControlEvent::Ordered(ServerOrder::Places { number, run: 0, from: None, places: vec![place] })
+    };
+    said(ControlEvent::CoordinatorOpened);
+    assert_eq!(said(order(4)), []);
+    let leads = ControlEvent::Leads { shard, generation, has_values: false, members: Vec::new() };
+    assert_eq!(said(leads), [4]);
+    assert_eq!(said(order(5)), [5]);
+}
+
 #[test]
 fn a_restarted_coordinator_goes_on_with_its_members_and_repeats_the_work_that_was_lost() {
     let mut desk = Desk::new(settings(1));
@@ -250,7 +276,7 @@ fn a_restarted_coordinator_goes_on_with_its_members_and_repeats_the_work_that_wa
 fn a_run_that_failed_or_was_stopped_goes_on_when_it_is_started_again() {
     let mut desk = Desk::new(settings(1));
     let (worker, incarnation) = desk.enlist(0);
-    desk.event(ControlEvent::Interrupt { reason: "terminated".to_owned() });
+    desk.event(ControlEvent::Leave { reason: "terminated".to_owned() });
     assert!(matches!(desk.control.ended(), Some(End::Stopped(_))));
     let state = desk.control.state().unwrap();
     let mut effects = Vec::new();
@@ -283,9 +309,14 @@ fn a_state_of_another_run_or_form_is_refused() {
     }
 }
 
-/// A session of a worker that joins, registers, asks, is cut off or leaves, and time that passes.
+/// A session of a worker that joins, registers, asks, is cut off or leaves, one of an observer that comes, looks and goes, and time that
+/// passes.
 fn script() -> impl Strategy<Value = Vec<(u64, u8, u64)>> {
-    prop::collection::vec((0..3_u64, 0..12_u8, 0..4_u64), 0..80)
+    prop::collection::vec((0..3_u64, 0..15_u8, 0..4_u64), 0..80)
+}
+
+fn opened(session: u64, role: Role) -> ControlEvent {
+    ControlEvent::Opened { session: SessionId(session), role, address: "a:1".to_owned() }
 }
 
 fn event_of((session, action, number): (u64, u8, u64)) -> ControlEvent {
@@ -293,7 +324,7 @@ fn event_of((session, action, number): (u64, u8, u64)) -> ControlEvent {
     let say = |message| ControlEvent::Message { session: id, message };
     let worker = WorkerId(session as u32);
     match action {
-        0 => ControlEvent::Opened { session: id, role: Role::Worker, address: "a:1".to_owned() },
+        0 => opened(session, Role::Worker),
         1 => say(ToServer::Join(Join {
             layout_hash: 1,
             config_hash: 2,
@@ -323,8 +354,36 @@ fn event_of((session, action, number): (u64, u8, u64)) -> ControlEvent {
         },
         8 | 9 => say(ToServer::Commit { sequence: Sequence(number) }),
         10 => say(ToServer::Renew),
+        11 => opened(session + 3, Role::Observer),
+        12 => ControlEvent::Closed { session: SessionId(session + 3) },
+        13 => ControlEvent::Message { session: SessionId(session + 3), message: ToServer::Status },
         _ => ControlEvent::Tick,
     }
+}
+
+// Found by reading: an observer that came or went was written to the coordinator's memory, and what was due happened then instead of at the
+// next tick. Case 14 of the allreduce list: whoever only looked on was counted.
+#[test]
+fn an_observer_that_comes_and_goes_is_not_kept_and_makes_nothing_happen_that_is_due() {
+    let mut desk = Desk::new(ControlSettings { min_workers: Some(1), ..settings(2) });
+    desk.enlist(0);
+    desk.say(0, ask(0, None));
+    // The run gathers for a lease, and the worker stays.
+    desk.now = desk.now.after(LEASE / 2);
+    desk.say(0, ToServer::Renew);
+    desk.now = desk.now.after(LEASE / 2);
+    let state = desk.control.state().unwrap();
+    let pull = Pull { shard: ShardId(0), request: 1, kind: PullKind::Snapshot };
+    let say = |message| ControlEvent::Message { session: SessionId(5), message };
+    let (opened, closed) = (opened(5, Role::Observer), ControlEvent::Closed { session: SessionId(5) });
+    for event in [opened, say(ToServer::Status), say(ToServer::Pull(pull)), closed] {
+        assert!(!desk.control.is_kept(desk.now, &event), "{event:?}");
+        desk.event(event);
+        assert!(!desk.control.is_started());
+        assert_eq!(desk.control.state().unwrap(), state);
+    }
+    desk.event(ControlEvent::Tick);
+    assert!(desk.control.is_started());
 }
 
 proptest! {

@@ -1,6 +1,6 @@
 //! Workers that all go with the work done and the final evaluation not made.
 
-use slackline_core::wire::FinalValues;
+use slackline_core::wire::{FinalValues, Phase};
 
 use super::keeping::{commits, marks, saved, with_checkpoints};
 use super::*;

@@ -1,7 +1,7 @@
 //! Servers that the coordinator refuses, as they see that themselves, and as the coordinator does.
 
 use super::*;
-use slackline_core::wire::{Here, Refusal, ServerWord, Text};
+use slackline_core::wire::{Here, Phase, Refusal, ServerWord, Text};
 
 /// Another server than the coordinator's, with a worker and an open session with the coordinator.
 fn server() -> Desk {
@@ -168,4 +168,36 @@ fn what_an_older_process_says_late_unseats_nobody() {
     desk.event(ControlEvent::Closed { session: SessionId(6) });
     assert_eq!(refusals(&says(&mut desk, 5, 70)).len(), 1);
     assert_eq!(refusals(&calls(&mut desk, 7, 73)), []);
+}
+
+fn order(number: u64) -> ControlEvent {
+    ControlEvent::Ordered(ServerOrder::Places { number, run: 0, from: None, places: Vec::new() })
+}
+
+// Found by reading: a server that could not follow an order, or had lost a thread, told its workers that the run ends, and they ended.
+#[test]
+fn a_server_that_cannot_do_what_it_is_ordered_or_is_broken_ends_no_worker() {
+    let why = "the thread of shard 0 has ended";
+    for is_broken in [false, true] {
+        let mut desk = server();
+        desk.event(order(5));
+        desk.register(1, WorkerId(0), Incarnation(1));
+        let (effects, end) = if is_broken {
+            (desk.event(ControlEvent::Broken { why: why.to_owned() }), End::Failed(why.to_owned()))
+        } else {
+            desk.event(ControlEvent::CoordinatorLost);
+            desk.event(ControlEvent::CoordinatorOpened);
+            let text = "the coordinator was restarted without its memory (map 1 after map 5): its run is another one; start the run \
+                        again, or resume it from a checkpoint";
+            (desk.event(order(1)), End::Refused(text.to_owned()))
+        };
+        assert_eq!(effects, [ControlEffect::End(end.clone())]);
+        assert_eq!(desk.control.ended(), Some(&end));
+    }
+    // With the coordinator's own the run ends, and all workers hear why.
+    let mut desk = Desk::new(settings(1));
+    desk.enlist(0);
+    let effects = desk.event(ControlEvent::Broken { why: why.to_owned() });
+    assert_eq!(refusals(&effects), [(RefusalCode::Stopped, format!("server 0 ends: {why}"))]);
+    assert_eq!(desk.control.ended(), Some(&End::Failed(why.to_owned())));
 }

@@ -47,6 +47,38 @@ const fn applied(version: u64, staleness: u64) -> PushOutcome {
     PushOutcome::Applied { version: Version(version), staleness, down_weighted: false }
 }
 
+// Trap 2 of the sources (ps-lite's applications, MXNet, BytePS): a round was complete after so many pushes, whoever they were of.
+#[test]
+fn a_clock_in_step_does_not_close_for_one_worker_that_pushes_twice() {
+    let mut world = World::new(PolicySpec::Bsp, 2);
+    let second = Push { sequence: Sequence(2), ..push(0, 0, 0, 5.0) };
+    for event in [push(0, 0, 0, 1.0), push(0, 0, 0, 1.0), second] {
+        assert_eq!(outcomes(&handled(&mut world, 1, ShardEvent::Push(event))), []);
+        assert_eq!((world.shard.version(), world.shard.values()), (Version(0), Some(&[0.0; 3][..])));
+    }
+    let effects = handled(&mut world, 9, ShardEvent::Push(push(1, 0, 0, 3.0)));
+    assert_eq!(outcomes(&effects), [(0, applied(1, 0)), (0, applied(1, 0)), (1, applied(1, 0))]);
+    assert_eq!(world.shard.values(), Some(&[-3.0; 3][..]));
+}
+
+// Case 28 (dmlc/ps-lite#100): pulls that had been parked were answered with another length.
+#[test]
+fn a_pull_that_was_held_is_answered_whole_and_once() {
+    let mut world = World::new(PolicySpec::Ssp { staleness: 0 }, 2);
+    handled(&mut world, 1, ShardEvent::Push(push(0, 0, 0, 1.0)));
+    assert!(handled(&mut world, 2, pull(0, 1, 1)).is_empty());
+    let effects = handled(&mut world, 10_000_000_002, ShardEvent::Push(push(1, 0, 0, 1.0)));
+    let served = |effect: &ShardEffect| match effect {
+        ShardEffect::Serve { session, request, values, served, .. } => {
+            Some((session.0, *request, values.to_vec(), served.version, served.minimum))
+        }
+        _ => None,
+    };
+    let all: Vec<_> = effects.iter().filter_map(served).collect();
+    assert_eq!(all, [(0, 2, vec![-2.0; KEYS as usize], Version(2), Clock(1))]);
+    assert!(handled(&mut world, 10_000_000_003, ShardEvent::Tick).is_empty());
+}
+
 // Chen et al. 2016: the late gradient is never applied, and its worker goes on with the others.
 #[test]
 fn a_backup_clock_closes_without_its_slowest_which_is_told_and_moved_up() {

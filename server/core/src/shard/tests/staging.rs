@@ -320,3 +320,32 @@ fn an_incarnation_that_is_doubted_gets_no_further() {
     assert!(taken(&world.shards[0].state()).is_empty());
     assert_eq!(world.shards[0].staged_count(), 0);
 }
+
+// Found by the simulated world (seeds 47677 and 57648): each piece that a shard owed closed a clock of its own, so its clocks went ahead of
+// those of the shards that had taken theirs in in time, and so did whoever joined then.
+#[test]
+fn pieces_that_are_owed_close_one_clock_however_many_there_are() {
+    let lives = [0, 1, 2].map(|index| Life::new(index, index));
+    let settings = wide(PolicySpec::Bsp, Steps::Whole, LIVES);
+    let mut shards = [Shard::new(settings.clone()), Shard::new(settings.clone())];
+    let mut handle = |shard: usize, event| shards[shard].handle(Moment(9), event, &mut Vec::new());
+    for shard in 0..2 {
+        lives.iter().for_each(|life| handle(shard, life.enter(0, Standing::Active)));
+        handle(shard, ShardEvent::Initialize(vec![0.0; settings.keys.len as usize]));
+        handle(shard, ShardEvent::Start);
+        lives.iter().for_each(|life| handle(shard, ShardEvent::Push(life.push(1, 0, LIVES))));
+    }
+    for Life { worker, incarnation } in lives {
+        handle(0, ShardEvent::Commit { worker, incarnation, sequence: Sequence(1) });
+    }
+    for Life { worker, .. } in lives {
+        handle(0, ShardEvent::Remove { worker });
+        handle(1, ShardEvent::Remove { worker });
+    }
+    for Life { worker, incarnation } in lives {
+        handle(1, ShardEvent::Resolve { worker, incarnation, through: Sequence(1) });
+    }
+    assert_eq!(shards.each_ref().map(|shard| shard.open), [Clock(1); 2]);
+    assert_eq!(taken(&shards[0].state()), taken(&shards[1].state()));
+    assert_eq!(taken(&shards[0].state()).len(), 3);
+}

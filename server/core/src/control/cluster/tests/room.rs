@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use slackline_core::limits::{PLACES_MAX, SHARDS_PER_SERVER_MAX};
+use slackline_core::wire::Lack;
 
 use super::super::map::{Map, Servers};
 use super::*;
@@ -33,8 +34,12 @@ fn a_server_is_given_no_more_places_than_an_order_can_name_and_another_takes_the
             is_on_disk: false,
             newest: None,
             is_trained: true,
+            now: Moment(0),
+            words: 0,
+            patience: LEASE,
         };
         map.lost(lost, &servers, &mut Vec::new());
+        map.leave_lost(|_, backup| backup == lost, &mut Vec::new());
         map.choose_backups(&live, &live);
     }
     let places = map.places();
@@ -47,4 +52,33 @@ fn a_server_is_given_no_more_places_than_an_order_can_name_and_another_takes_the
     let places = map.places();
     assert!(places.values().all(|place| place.backup.is_some()));
     assert!((0..3).all(|server| of(&places, server) <= PLACES_MAX));
+}
+
+// Found by reading: a shard without a backup for this reason was said to have none since no other server was there.
+#[test]
+fn a_shard_that_no_server_has_room_for_is_said_to_lack_that() {
+    let count = SERVERS * SHARDS_PER_SERVER_MAX;
+    let shards: Vec<_> = (0..count).map(|shard| (ShardId(shard), ServerId(shard % SERVERS))).collect();
+    let mut cluster = Cluster::new(ClusterSettings { shards, servers: SERVERS, ..settings(2) });
+    cluster.kept.servers.values_mut().for_each(|server| server.boot = Some(1));
+    cluster.trained();
+    in_step(&mut cluster.kept.map);
+    for lost in [4, 3, 2] {
+        let lost = ServerId(lost);
+        cluster.kept.servers.get_mut(&lost).unwrap().is_lost = true;
+        cluster.change(Moment(0), |map, servers, notices| {
+            map.lost(lost, servers, notices);
+            map.leave_lost(|_, backup| backup == lost, notices);
+            map.choose_backups(servers.live, servers.live);
+            in_step(map);
+            Ok(())
+        });
+    }
+    let lacking = |cluster: &Cluster, lack| cluster.lacks().iter().filter(|row| row.lack == lack).count();
+    assert!(lacking(&cluster, Lack::Room) > 0);
+    assert_eq!(lacking(&cluster, Lack::Backup), 0);
+    // Where nobody else is there at all, that is the reason.
+    cluster.kept.servers.get_mut(&ServerId(1)).unwrap().is_lost = true;
+    assert_eq!(lacking(&cluster, Lack::Room), 0);
+    assert!(lacking(&cluster, Lack::Backup) > 0);
 }
