@@ -82,14 +82,16 @@ impl SampleUse {
     }
 
     /// A shard begins anew from a checkpoint: it has the pushes below the cut and no others.
-    fn restored(&mut self, shard: ShardId, mark: &Mark) {
+    fn restored(&mut self, shard: ShardId, mark: &Mark, upto: Incarnation) {
         let cut_of = |worker| {
             let named = mark.cuts.iter().find(|(one, _)| *one == worker).map(|(_, cut)| *cut);
             named.or(mark.rest).unwrap_or_default()
         };
         let of_gone = self.of_gone.get(&(shard, mark.number)).cloned().unwrap_or_default();
         let is_in = |arrived: &Arrived| {
-            arrived.clock < cut_of(arrived.origin.worker) || of_gone.contains(&arrived.origin)
+            // Whoever came later under the same id can have been behind it.
+            let is_of_then = arrived.origin.incarnation <= upto;
+            (is_of_then && arrived.clock < cut_of(arrived.origin.worker)) || of_gone.contains(&arrived.origin)
         };
         let of_shard = |name: &Name| name.0 == shard;
         let here = self.arrived.iter().filter(|(name, arrived)| of_shard(name) && is_in(arrived));
@@ -178,9 +180,9 @@ impl Law for SampleUse {
         match sight {
             Sight::Disturbed => self.disturbed = true,
             Sight::Changed => self.changed = true,
-            Sight::Restored { shard, mark, .. } => {
+            Sight::Restored { shard, mark, upto } => {
                 self.lossy = true;
-                self.restored(shard.id(), mark);
+                self.restored(shard.id(), mark, *upto);
             }
             Sight::Before { shard, event: ShardEvent::Mark(mark), .. } => self.marked(shard.id(), mark),
             // Batches of other sizes are made of what is done again.
@@ -190,6 +192,7 @@ impl Law for SampleUse {
             Sight::Resumed { position, is_lossy, .. } => {
                 self.resumed = Some((*position).clone());
                 self.lossy |= is_lossy;
+                self.lossy_at.insert(position.number, self.lossy);
             }
             Sight::CutBack { is_kept, .. } => self.lossy |= !is_kept,
             Sight::Before { shard, event: ShardEvent::Push(push), origin: Some(origin), .. } => {
