@@ -4,7 +4,7 @@
 //! it has said something since the copy was missed, and is asked for that: where it is lost as well, and comes back or is started again, the
 //! copy still counts. A primary that is started again without its state gives the shard to the copy's server, away or not, and the shard
 //! waits for that one by name. Where there is a checkpoint it waits for two leases, as long as any loss of a server may take; then a state
-//! that is a little old is worth more than one that may never come.
+//! that is a little old is worth more than one that may never come. So it is where the server that was started again has it all on its disk.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -37,9 +37,9 @@ impl Bereft {
 /// A shard that waits for its copy no longer.
 struct Waited {
     shard: ShardId,
-    /// The server that loads a checkpoint.
+    /// The server that loads a checkpoint, where it has nothing better on its disk.
     server: ServerId,
-    number: u64,
+    number: Option<u64>,
     /// How long it has waited.
     after: Duration,
 }
@@ -61,8 +61,9 @@ impl Slot {
         let Bereft { server, since, .. } = self.bereft.filter(|_| self.standing.is_away())?;
         let after = servers.now.since(since);
         let is_over = after >= servers.patience && servers.live.contains(&server);
-        let number = servers.newest.filter(|_| is_over)?;
-        Some(Waited { shard: self.place.shard, server, number, after })
+        let number = servers.newest;
+        let has_some = number.is_some() || self.can_go_back(servers);
+        (is_over && has_some).then_some(Waited { shard: self.place.shard, server, number, after })
     }
 }
 
@@ -92,13 +93,19 @@ impl Map {
         self.slots.values().filter_map(|slot| slot.waited(servers)).filter(|one| has_room(one)).collect()
     }
 
-    /// Former servers load a checkpoint.
-    fn wait_no_longer(&mut self, waited: &[Waited], notices: &mut Vec<ClusterNotice>) {
+    /// Former servers load what is on their disks, which is all that anybody was told, or else a checkpoint.
+    fn wait_no_longer(&mut self, waited: &[Waited], servers: &Servers<'_>, notices: &mut Vec<ClusterNotice>) {
         for Waited { shard, server, number, after } in waited {
             let Some(slot) = self.slots.get_mut(shard) else { continue };
-            let away = std::mem::replace(&mut slot.place.primary, *server);
+            let away = slot.place.primary;
             notices.push(ClusterNotice::CopyStaysAway { shard: *shard, server: away, after: *after });
-            slot.load(Origin::Checkpoint { number: *number }, notices);
+            if slot.go_back(servers, notices) {
+                continue;
+            }
+            if let Some(number) = *number {
+                slot.place.primary = *server;
+                slot.load(Origin::Checkpoint { number }, notices);
+            }
         }
     }
 }
@@ -144,8 +151,8 @@ impl Cluster {
         }
         let waited = self.with_servers(now, Map::waited);
         if !waited.is_empty() {
-            self.change(now, |map, _, notices| {
-                map.wait_no_longer(&waited, notices);
+            self.change(now, |map, servers, notices| {
+                map.wait_no_longer(&waited, servers, notices);
                 Ok(())
             });
         }

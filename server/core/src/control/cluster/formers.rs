@@ -44,15 +44,26 @@ impl Formers {
 }
 
 impl Slot {
+    /// Whether a former primary is not known to have less than all that was acknowledged.
+    fn can_have_it(&self, Former { server, since, boot }: Former, servers: &Servers<'_>) -> bool {
+        let is_whole =
+            (servers.disks)(server, self.place.shard).is_some_and(|holding| holding.is_from(since));
+        let has_said = (servers.boots)(server) != boot;
+        is_whole || !has_said
+    }
+
+    /// Whether [`Self::go_back`] would find one.
+    pub(super) fn can_go_back(&self, servers: &Servers<'_>) -> bool {
+        self.formers.0.iter().any(|former| self.can_have_it(*former, servers))
+    }
+
     /// Gives the shard back to the last former primary that can have all that was acknowledged, present or not: nobody else has more.
     pub(super) fn go_back(&mut self, servers: &Servers<'_>, notices: &mut Vec<ClusterNotice>) -> bool {
-        while let Some(Former { server, since, boot }) = self.formers.0.pop() {
-            let shard = self.place.shard;
-            let is_whole = (servers.disks)(server, shard).is_some_and(|holding| holding.is_from(since));
-            let has_said = (servers.boots)(server) != boot;
-            if has_said && !is_whole {
+        while let Some(former) = self.formers.0.pop() {
+            if !self.can_have_it(former, servers) {
                 continue;
             }
+            let (Former { server, since, .. }, shard) = (former, self.place.shard);
             let from = self.place.primary;
             self.place.generation = self.place.generation.next();
             self.place = Place { primary: server, backup: None, origin: Origin::Disk, ..self.place };

@@ -16,6 +16,8 @@ pub(super) struct Saved {
     writing: Option<Position>,
     /// The newest that is in the store.
     newest: Option<Position>,
+    /// The one before it: shards can be going back to that while a newer one is committed.
+    before: Option<Position>,
 }
 
 /// What going back to a checkpoint came to.
@@ -90,14 +92,14 @@ impl Coordinator {
     /// It is in the store.
     pub(in super::super) fn committed(&mut self, number: u64) {
         if let Some(position) = self.saved.writing.take_if(|position| position.number == number) {
-            self.saved.newest = Some(position);
+            self.saved.before = self.saved.newest.replace(position);
         }
     }
 
     /// Every shard has gone back to this checkpoint: so do the data. None where they cannot, or the run is over. The members are to be removed,
     /// and then [`Self::begin_at`] says where others enter.
     pub(in super::super) fn go_back(&mut self, number: u64) -> Option<WentBack> {
-        let known = [&self.saved.newest, &self.settings.resume].into_iter().flatten();
+        let known = [&self.saved.newest, &self.saved.before, &self.settings.resume].into_iter().flatten();
         let position = known.into_iter().find(|position| position.number == number)?.clone();
         let (Some(assigner), Some(record)) = (&mut self.assigner, &mut self.record) else { return None };
         if assigner.is_over() {

@@ -62,3 +62,32 @@ fn the_data_go_back_to_the_checkpoint_that_is_left_and_what_is_done_again_is_tol
     let given = works(&desk.say(7, ask(5, None)));
     assert!(matches!(given[..], [(7, Work::Batch { batch: BatchIndex(5), .. })]), "{given:?}");
 }
+
+// Found by reading: the place of the data in the checkpoint before the newest was forgotten, and the data stayed where they were.
+#[test]
+fn a_checkpoint_that_is_committed_while_the_shards_go_back_to_the_one_before_hides_it_not() {
+    let (mut desk, ..) = saved_after_five();
+    desk.event(saved(2));
+    let made: Vec<_> = (9..14).flat_map(|clock| commits(&desk.say(0, ask(clock, Some(clock - 2))))).collect();
+    assert_eq!((made.len(), made[0].number), (1, 2));
+    let mut settings = ControlSettings { boot: 99, ..with_checkpoints(1) };
+    settings.coordinator.as_mut().unwrap().epochs = 4;
+    let mut effects = Vec::new();
+    let state = desk.control.state().unwrap();
+    let control = Control::restore(settings, &state, Vec::new(), Moment(5), &mut effects).unwrap();
+    let mut desk = Desk { control, now: Moment(5) };
+    let place = effects.iter().find_map(|effect| match effect {
+        ControlEffect::Place { place: Some(place), .. } => Some(*place),
+        _ => None,
+    });
+    let Place { shard, generation, origin, .. } = place.unwrap();
+    assert_eq!(origin, Origin::Checkpoint { number: 1 });
+    desk.event(ControlEvent::Leads { shard, generation, has_values: true, members: Vec::new() });
+    desk.event(ControlEvent::Committed { number: 2 });
+    let (version, clock) = (Version(5), Clock(5));
+    let effects = desk.event(ControlEvent::Restored { shard, generation, version, clock });
+    let went = effects
+        .iter()
+        .any(|effect| matches!(effect, ControlEffect::Notice(Notice::WentBack { checkpoint: 1, .. })));
+    assert!(went, "{effects:?}");
+}

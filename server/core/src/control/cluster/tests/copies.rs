@@ -170,6 +170,32 @@ fn a_copy_that_was_promoted_and_never_heard_since_is_waited_for_as_long() {
     }
 }
 
+// Found by reading: what lay whole on the disk of the server that was started again was given up for a checkpoint, and without one nobody
+// looked at it at all.
+#[test]
+fn a_copy_that_stays_away_is_no_reason_to_give_up_what_the_disk_of_the_former_primary_has() {
+    for from in [None, Some((7, Clock(900)))] {
+        let every = from.map(|_| 50);
+        let mut table = Table::new(ClusterSettings { on_disk: true, from, every, ..settings(2) });
+        for shard in (0..3).filter(|_| from.is_some()) {
+            restored(&mut table, shard);
+        }
+        table.cluster.trained();
+        table.settle();
+        (0..3).for_each(|shard| table.in_step(shard));
+        table.silent = vec![2];
+        table.now = table.now.after(Duration::from_secs(1));
+        let led = table.place(1).generation;
+        table.here(1, 2, &[on_disk(1, led)]);
+        assert_eq!(table.place(1).primary, ServerId(2), "it is within its lease");
+        table.pass(4, &[1]);
+        assert_eq!(lack(&table, 1), Some(Lack::Copy { former: ServerId(1) }));
+        table.pass(10, &[1]);
+        let place = table.place(1);
+        assert_eq!((place.primary, place.origin, table.failures.len()), (ServerId(1), Origin::Disk, 0));
+    }
+}
+
 #[test]
 fn what_a_coordinator_that_is_restarted_has_kept_waits_two_leases_from_then_on() {
     let mut table = both_away(Some((7, Clock(900))));
