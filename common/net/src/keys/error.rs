@@ -180,6 +180,17 @@ pub enum KeysError {
         /// How many are read.
         most: usize,
     },
+    /// One authority more would make the file unreadable.
+    #[error(
+        "{} holds {most} authorities, and no more are read: end the trust in the old ones with `slackline keys rotate DIR --finish`",
+        authority.display()
+    )]
+    TooManyAuthorities {
+        /// The file of the authorities.
+        authority: PathBuf,
+        /// How many are read.
+        most: usize,
+    },
     /// A rotation cannot end while a certificate of the old authority is in use.
     #[error(
         "{} is of an old authority: `slackline keys renew DIR` first, and bring the new certificates to the machines",

@@ -14,7 +14,7 @@ use super::folder::{
     AUTHORITY, AUTHORITY_KEY, Access, ISSUED, MACHINES, REVOKED, certificate_file, entries, key_file, make,
     read, read_if_there, write,
 };
-use super::trust::{List, authorities_of, issuer_of, lists_of};
+use super::trust::{AUTHORITIES_MAX, List, authorities_of, issuer_of, lists_of};
 
 /// How long what is made holds, in days.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,9 +205,15 @@ pub fn list(directory: &Path) -> Result<Listing, KeysError> {
 /// [`finish_rotation`].
 ///
 /// # Errors
-/// The directory is not the authority's.
+/// The directory is not the authority's, or so many authorities are trusted already that one more would not be read.
 pub fn rotate(directory: &Path, days: u32) -> Result<Certificate, KeysError> {
     let before = Office::open(directory)?;
+    if before.trusted.len() >= AUTHORITIES_MAX {
+        return Err(KeysError::TooManyAuthorities {
+            authority: directory.join(AUTHORITY),
+            most: AUTHORITIES_MAX,
+        });
+    }
     let (authority, certificate, key) = Authority::new(days)?;
     let facts = Certificate::read(&authority.certificate)
         .ok_or_else(|| rejected("a new authority cannot be read"))?;
@@ -307,13 +313,21 @@ impl<'a> Office<'a> {
         known
     }
 
-    /// Number and content of an authority's list in force.
+    /// Highest number and content of an authority's lists in force: of several, which somebody has put into one file, all count.
     fn list_of(&self, authority: &Authority) -> (u64, Vec<(String, i64)>) {
-        let list = self.lists.iter().find(|list| list.issuer == authority.subject());
         let number = |list: &List| {
             list.number.iter().fold(0_u64, |sum, &byte| sum.saturating_mul(256).saturating_add(byte.into()))
         };
-        list.map_or((0, Vec::new()), |list| (number(list), list.revoked.clone()))
+        let (mut highest, mut revoked) = (0, Vec::<(String, i64)>::new());
+        for list in self.lists.iter().filter(|list| list.issuer == authority.subject()) {
+            highest = highest.max(number(list));
+            for entry in &list.revoked {
+                if !revoked.iter().any(|(serial, _)| *serial == entry.0) {
+                    revoked.push(entry.clone());
+                }
+            }
+        }
+        (highest, revoked)
     }
 
     /// Whether all of these can be taken back that open something. An authority that is trusted and whose key is not here alone can take back

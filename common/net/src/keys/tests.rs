@@ -327,6 +327,35 @@ fn the_list_of_an_authority_whose_certificate_is_to_come_stays_and_one_that_nobo
     }
 }
 
+// Found by reading: one rotation more than are read left a folder that no command could open.
+#[test]
+fn no_rotation_makes_more_authorities_than_are_read() {
+    let directory = directory();
+    let most = (1..).find(|_| rotate(directory.path(), 3650).is_err()).unwrap();
+    assert_eq!(most, trust::AUTHORITIES_MAX);
+    let said = rotate(directory.path(), 3650).unwrap_err().to_string();
+    assert!(said.contains(&format!("holds {most} authorities")) && said.contains("--finish"), "{said}");
+    Identity::load(directory.path(), Role::Server).unwrap();
+}
+
+// Found by reading: of two lists of one authority in one file the second was dropped with the next revocation.
+#[test]
+fn all_lists_of_one_authority_count_and_are_one_after_the_next_revocation() {
+    let directory = directory();
+    let file = directory.path().join("revoked.pem");
+    revoke(directory.path(), "worker").unwrap();
+    let first = fs::read_to_string(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+    revoke(directory.path(), "server").unwrap();
+    let second = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!("{first}{second}")).unwrap();
+    revoke(directory.path(), "observer").unwrap();
+    assert_eq!(list_texts(directory.path()).len(), 1);
+    let revoked =
+        states(directory.path()).into_iter().filter(|(_, state)| matches!(state, State::Revoked(_)));
+    assert_eq!(revoked.count(), 3, "{:?}", states(directory.path()));
+}
+
 #[test]
 fn a_directory_without_a_list_revokes_nothing_and_a_damaged_list_is_refused() {
     let directory = directory();

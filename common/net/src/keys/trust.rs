@@ -18,7 +18,7 @@ use super::folder::{AUTHORITY, REVOKED, read, read_if_there};
 use crate::tls;
 
 /// Authorities in one file. A rotation needs two.
-const AUTHORITIES_MAX: usize = 16;
+pub(super) const AUTHORITIES_MAX: usize = 16;
 
 /// Revocation lists in one file: those of the authorities, and of some whose certificates are still to come.
 const LISTS_MAX: usize = 2 * AUTHORITIES_MAX;
@@ -124,8 +124,8 @@ impl Trust {
         };
         let trusted: Vec<_> = self.authorities.iter().filter_map(subject).collect();
         before.lists.iter().filter(|list| trusted.contains(&list.issuer)).any(|list| {
-            let now = self.lists.iter().find(|now| now.issuer == list.issuer);
-            now.is_none_or(|now| (now.number.len(), &now.number) < (list.number.len(), &list.number))
+            let mut now = self.lists.iter().filter(|now| now.issuer == list.issuer);
+            !now.any(|now| (now.number.len(), &now.number) >= (list.number.len(), &list.number))
         })
     }
 }
