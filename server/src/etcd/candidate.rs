@@ -77,12 +77,23 @@ struct Ending {
     how: Option<KeyValue>,
     /// Whether all servers have heard of it.
     is_told: bool,
+    /// Something is kept that a leader would go on with.
+    is_kept: bool,
+    /// The cluster whose run it is or was: where its candidates are, a line each.
+    cluster: Option<String>,
 }
 
 impl Ending {
     /// The revision in which it was written; 0 for none.
     fn revision(&self) -> i64 {
         self.how.as_ref().map_or(0, |row| row.mod_revision)
+    }
+
+    /// Where the candidates are of another cluster whose run this is: there is something to go on with, or an end to tell of, and both are for
+    /// them alone. What is left of a run whose end was told is in nobody's way.
+    fn strangers(&self, coordinators: &[String]) -> Option<String> {
+        let is_to_do = self.is_kept || (self.how.is_some() && !self.is_told);
+        strangers(self.cluster.as_deref().filter(|_| is_to_do)?, coordinators)
     }
 
     /// How it ended, where that is an end of this candidate's own time: what everybody had heard of at the first look, whose revision is
@@ -308,6 +319,11 @@ impl Standing {
         let failed = |error: EtcdError| LedgerError::Etcd(error.to_string());
         let ending = self.ending().await.map_err(failed)?;
         let (revision, is_told) = (ending.revision(), ending.is_told);
+        // Before it campaigns: one that leads for a moment only would be taken for a stranger's leader by the candidates whose run it is.
+        let strangers = ending.strangers(&self.cluster.coordinators).filter(|_| !*fresh);
+        if let Some(at) = strangers {
+            return Err(LedgerError::OtherCluster { rows: self.rows.all().to_owned(), at });
+        }
         // An end that nobody was told of is still to be told, whoever led it; but whoever begins anew has done with it.
         let before = *self.over.get_or_insert(if is_told || *fresh { revision } else { 0 });
         let over = ending.of_this_run(before);
@@ -340,9 +356,9 @@ impl Standing {
         }
     }
 
-    /// How the run ended, where it did, both rows as they are at one moment.
+    /// How the run ended, where it did, and whose it is; all rows as they are at one moment.
     async fn ending(&mut self) -> Result<Ending, EtcdError> {
-        let rows = [self.rows.over(), self.rows.told()];
+        let rows = [self.rows.over(), self.rows.told(), self.rows.snapshot(), self.rows.cluster()];
         let look = TxnRequest {
             compare: Vec::new(),
             success: rows.iter().map(|row| RequestOp::get(row)).collect(),
@@ -353,9 +369,12 @@ impl Standing {
             let range = response.range.unwrap_or_default();
             range.kvs.into_iter().next()
         });
-        let (how, told) = (found.next().flatten(), found.next().flatten());
+        let mut next = || found.next().flatten();
+        let (how, told, snapshot, cluster) = (next(), next(), next(), next());
         let revision = how.as_ref().map_or(0, |row| row.mod_revision);
-        Ok(Ending { how, is_told: told.is_some_and(|told| told.mod_revision > revision) })
+        let is_told = told.is_some_and(|told| told.mod_revision > revision);
+        let cluster = cluster.map(|row| String::from_utf8_lossy(&row.value).into_owned());
+        Ok(Ending { how, is_told, is_kept: snapshot.is_some(), cluster })
     }
 
     /// Removes what is kept of the run, unless somebody leads it. Whether it is gone.
@@ -390,9 +409,32 @@ fn stranger(by: &str, coordinators: &[String]) -> Option<String> {
     (!coordinators.iter().any(|own| own == at)).then(|| at.to_owned())
 }
 
+/// Where the candidates of a cluster are that has none in common with this one: by one address a cluster knows its own run.
+pub(super) fn strangers(theirs: &str, coordinators: &[String]) -> Option<String> {
+    let is_own = theirs.lines().any(|at| coordinators.iter().any(|own| own == at));
+    (!is_own).then(|| theirs.lines().collect::<Vec<_>>().join(" or "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // Found by reading: a candidate of another cluster told its own servers of the end, so that nobody ever told those whose run it was.
+    #[test]
+    fn what_another_cluster_has_left_is_for_its_own_candidates_until_its_end_is_told() {
+        let own = ["a:1".to_owned(), "b:1".to_owned()];
+        let over = || Some(KeyValue::default());
+        let left = |theirs: &str, how, is_told, is_kept| {
+            Ending { how, is_told, is_kept, cluster: Some(theirs.to_owned()) }.strangers(&own)
+        };
+        let them = Some("c:1 or d:1".to_owned());
+        assert_eq!(left("c:1\nd:1", None, false, true), them, "a run to go on with");
+        assert_eq!(left("c:1\nd:1", over(), false, false), them, "an end to tell of");
+        assert_eq!(left("c:1\nd:1", over(), true, false), None, "a run that is complete");
+        assert_eq!(left("c:1\nd:1", over(), true, true), them, "one that failed and can go on");
+        assert_eq!(left("c:1\nb:1", over(), false, true), None, "its own, with a candidate that has moved");
+        assert_eq!(Ending::default().strangers(&own), None, "nothing");
+    }
 
     #[test]
     fn a_leader_that_is_no_candidate_here_is_of_another_cluster() {

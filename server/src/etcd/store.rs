@@ -9,6 +9,7 @@ use slackline_server_core::ControlEvent;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::caller::Caller;
+use super::candidate::strangers;
 use super::leadership::Leadership;
 use super::protocol::{
     Compare, KeyValue, RANGE, RangeRequest, RangeResponse, RequestOp, TXN, TxnRequest, TxnResponse, after,
@@ -133,12 +134,10 @@ impl Store {
     async fn check_cluster(&mut self) -> Result<(), LedgerError> {
         let Some(row) = self.get(&self.rows.cluster()).await? else { return Ok(()) };
         let theirs = String::from_utf8_lossy(&row.value).into_owned();
-        let own = &self.coordinators;
-        if theirs.lines().any(|at| own.iter().any(|own| own == at)) {
-            return Ok(());
+        match strangers(&theirs, &self.coordinators) {
+            Some(at) => Err(LedgerError::OtherCluster { rows: self.rows.all().to_owned(), at }),
+            None => Ok(()),
         }
-        let at = theirs.lines().collect::<Vec<_>>().join(" or ");
-        Err(LedgerError::OtherCluster { rows: self.rows.all().to_owned(), at })
     }
 
     /// Keeps it. See [`crate::ledger::Ledger::keep`].
