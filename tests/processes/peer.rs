@@ -2,12 +2,12 @@
 
 use std::path::Path;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use slackline_core::config::Resolved;
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, KeyRange, Sequence, ShardId, Version, WorkerId};
 use slackline_core::wire::{
-    Dtype, Join, Register, ToPeer, ToServer, TransferHeader, TransferKind, WireError,
+    Dtype, Join, Refusal, RefusalCode, Register, ToPeer, ToServer, TransferHeader, TransferKind, WireError,
 };
 use slackline_net::{
     ConnectError, Connection, Connector, ControlReceiver, ControlSender, Identity, Message, Role, Settings,
@@ -41,6 +41,8 @@ pub(crate) struct Peer {
     settings: Settings,
     /// Keeps the sockets.
     connector: Rc<Connector>,
+    /// Of the server.
+    address: String,
 }
 
 /// What a worker of a run says of itself.
@@ -88,7 +90,8 @@ impl Peer {
             let control = connection.accept_control().await.unwrap();
             Ok((connection, control))
         })?;
-        let mut peer = Self { runtime, connection, sender, receiver, settings, connector };
+        let address = address.to_owned();
+        let mut peer = Self { runtime, connection, sender, receiver, settings, connector, address };
         let welcome = peer.next();
         assert!(matches!(welcome, Some(ToPeer::Welcome { .. })), "{welcome:?}");
         Ok(peer)
@@ -122,19 +125,38 @@ impl Peer {
         self.join_with(&Papers::of(run))
     }
 
+    /// The same, as often as the server has not all of its shards yet, which can be so when it has just begun.
     pub(crate) fn join_with(&mut self, papers: &Papers) -> (WorkerId, Incarnation) {
-        let Papers { join, batch_count } = papers;
+        let (mut former, end) = (papers.join.former, Instant::now() + PATIENCE);
+        loop {
+            let (member, answer) = self.join_once(papers, former);
+            match answer {
+                Some(ToPeer::Registered { .. }) => return member,
+                Some(ToPeer::Refused(Refusal { code: RefusalCode::NotReady, .. }))
+                    if Instant::now() < end =>
+                {
+                    *self = self.another(&self.address).unwrap();
+                    former = Some(member);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn join_once(
+        &mut self,
+        Papers { join, batch_count }: &Papers,
+        former: Option<(WorkerId, Incarnation)>,
+    ) -> ((WorkerId, Incarnation), Option<ToPeer>) {
         let Join { layout_hash, config_hash, .. } = *join;
-        self.say(&ToServer::Join(join.clone()));
+        self.say(&ToServer::Join(Join { former, ..join.clone() }));
         let joined = self.next();
         let Some(ToPeer::Joined { worker, incarnation, clock }) = joined else { panic!("{joined:?}") };
         let (batch_count, answered) = (*batch_count, Sequence(0));
         let register =
             Register { worker, incarnation, layout_hash, config_hash, clock, batch_count, answered };
         self.say(&ToServer::Register(register));
-        let registered = self.next();
-        assert!(matches!(registered, Some(ToPeer::Registered { .. })), "{registered:?}");
-        (worker, incarnation)
+        ((worker, incarnation), self.next())
     }
 
     /// Sends a push with `values` for `keys`.
