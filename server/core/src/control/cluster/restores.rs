@@ -88,6 +88,7 @@ impl Cluster {
         let is_held = map.slots.values().all(|slot| slot.standing == Standing::Held);
         let is_all = |known: &mut Restores| is_held && known.shards.len() == map.slots.len();
         let Some(Restores { number, .. }) = restores.take_if(is_all) else { return false };
+        self.kept.rounds.iter_mut().for_each(|rounds| rounds.goes_back(number));
         out.push(Out::GoBack { number });
         true
     }

@@ -253,6 +253,12 @@ impl Rounds {
         }
     }
 
+    /// The run has gone back to a checkpoint: unless that has the final values itself, none has them any more.
+    pub(super) fn goes_back(&mut self, number: u64) {
+        self.has_final &= self.newest == Some(number);
+        self.tries_left = LAST_TRIES;
+    }
+
     /// Whether a round was given up since this was last asked.
     pub(super) fn take_dropped(&mut self) -> bool {
         std::mem::take(&mut self.dropped)
@@ -362,5 +368,21 @@ impl Round {
     /// Whether its manifest is to be written. The last one waits for no results: nobody is there who could have some.
     fn is_ready(&self, view: &View<'_>) -> bool {
         !self.is_committing && self.has_all() && (self.is_open() || (view.is_reported)())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Found by reading: a checkpoint of values that were lost went on to be called that of the final ones.
+    #[test]
+    fn a_run_that_has_gone_back_has_its_final_values_still_to_keep() {
+        let mut rounds = Rounds::new(50, None);
+        (rounds.newest, rounds.has_final, rounds.tries_left) = (Some(7), true, 0);
+        rounds.goes_back(7);
+        assert_eq!(rounds.final_values(), FinalValues::Kept { number: 7 });
+        rounds.goes_back(6);
+        assert_eq!(rounds.final_values(), FinalValues::Keeping);
     }
 }

@@ -21,10 +21,8 @@ fn saved_after_five() -> (Desk, WorkerId, Incarnation) {
     (desk, worker, incarnation)
 }
 
-// Found by reading: the data went on where the coordinator had them and the shards at the checkpoint, so what came between was in no shard.
-#[test]
-fn the_data_go_back_to_the_checkpoint_that_is_left_and_what_is_done_again_is_told() {
-    let (desk, worker, incarnation) = saved_after_five();
+/// The same run in a process that has nothing but what the coordinator kept, and loads checkpoint 1 for its only shard.
+fn started_again(desk: &Desk) -> (Desk, ShardId, Generation) {
     let mut settings = ControlSettings { boot: 99, ..with_checkpoints(1) };
     settings.coordinator.as_mut().unwrap().epochs = 4;
     let mut effects = Vec::new();
@@ -38,6 +36,14 @@ fn the_data_go_back_to_the_checkpoint_that_is_left_and_what_is_done_again_is_tol
     let Place { shard, generation, origin, .. } = place.unwrap();
     assert_eq!(origin, Origin::Checkpoint { number: 1 });
     desk.event(ControlEvent::Leads { shard, generation, has_values: true, members: Vec::new() });
+    (desk, shard, generation)
+}
+
+// Found by reading: the data went on where the coordinator had them and the shards at the checkpoint, so what came between was in no shard.
+#[test]
+fn the_data_go_back_to_the_checkpoint_that_is_left_and_what_is_done_again_is_told() {
+    let (desk, worker, incarnation) = saved_after_five();
+    let (mut desk, shard, generation) = started_again(&desk);
     desk.open(6, Role::Worker);
     assert_eq!(refusals(&desk.register(6, worker, incarnation)), []);
     let (version, clock) = (Version(5), Clock(5));
@@ -70,19 +76,7 @@ fn a_checkpoint_that_is_committed_while_the_shards_go_back_to_the_one_before_hid
     desk.event(saved(2));
     let made: Vec<_> = (9..14).flat_map(|clock| commits(&desk.say(0, ask(clock, Some(clock - 2))))).collect();
     assert_eq!((made.len(), made[0].number), (1, 2));
-    let mut settings = ControlSettings { boot: 99, ..with_checkpoints(1) };
-    settings.coordinator.as_mut().unwrap().epochs = 4;
-    let mut effects = Vec::new();
-    let state = desk.control.state().unwrap();
-    let control = Control::restore(settings, &state, Vec::new(), Moment(5), &mut effects).unwrap();
-    let mut desk = Desk { control, now: Moment(5) };
-    let place = effects.iter().find_map(|effect| match effect {
-        ControlEffect::Place { place: Some(place), .. } => Some(*place),
-        _ => None,
-    });
-    let Place { shard, generation, origin, .. } = place.unwrap();
-    assert_eq!(origin, Origin::Checkpoint { number: 1 });
-    desk.event(ControlEvent::Leads { shard, generation, has_values: true, members: Vec::new() });
+    let (mut desk, shard, generation) = started_again(&desk);
     desk.event(ControlEvent::Committed { number: 2 });
     let (version, clock) = (Version(5), Clock(5));
     let effects = desk.event(ControlEvent::Restored { shard, generation, version, clock });
