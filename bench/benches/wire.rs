@@ -9,7 +9,7 @@ use criterion::{Criterion, Throughput};
 use slackline_core::histogram::Histogram;
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, KeyRange, Sequence, ShardId, Version, WorkerId};
 use slackline_core::wire::{
-    Ask, BatchResult, Dtype, Fate, HEADER_BYTES, Report, ToServer, TransferHeader, TransferKind, decode,
+    Ask, BatchResult, Fate, HEADER_BYTES, Report, Stripe, ToServer, TransferHeader, TransferKind, decode,
     encode,
 };
 
@@ -58,21 +58,16 @@ fn control(criterion: &mut Criterion) {
 
 fn header(criterion: &mut Criterion) {
     let header = TransferHeader {
-        kind: TransferKind::Push,
-        dtype: Dtype::F32,
-        shard: ShardId(1),
         worker: WorkerId(2),
         incarnation: Incarnation(3),
         sequence: Sequence(4),
         clock: Clock(5),
         version: Version(6),
         batch: BatchIndex(7),
-        lead: 0,
         samples: 128,
         stripe_count: 4,
-        keys: KeyRange::new(0, 4000),
-        stripe: KeyRange::new(1000, 1000),
-        held_us: 0,
+        stripe: Stripe::new(1000, 1000),
+        ..TransferHeader::plain(TransferKind::Push, ShardId(1), KeyRange::new(0, 4000))
     };
     let bytes = header.to_bytes();
     let mut group = criterion.benchmark_group("wire/header");

@@ -7,6 +7,7 @@ mod event;
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
+use slackline_core::codec::Encoding;
 use slackline_core::ids::{Clock, Generation, KeyRange, Moment, ServerId, ShardId, Version};
 use slackline_core::limits::{WORKER_COUNT_MAX, WORKER_EVER_MAX};
 use slackline_core::wire::{self, WireError};
@@ -112,9 +113,8 @@ fn entry_piece(entry: Arc<Entry>) -> Result<Piece, FrameError> {
     impl AsRef<[f32]> for Gradient {
         fn as_ref(&self) -> &[f32] {
             match &self.0.event {
-                ShardEvent::Push(Push { gradient: Some(values), .. }) | ShardEvent::Initialize(values) => {
-                    values
-                }
+                ShardEvent::Push(Push { gradient: Some(gradient), .. }) => gradient.words(),
+                ShardEvent::Initialize(values) => values,
                 _ => &[],
             }
         }
@@ -133,9 +133,8 @@ fn entry_piece(entry: Arc<Entry>) -> Result<Piece, FrameError> {
 /// Bytes of the values that an entry has.
 pub(crate) fn payload_bytes(entry: &Entry) -> usize {
     match &entry.event {
-        ShardEvent::Push(Push { gradient: Some(values), .. }) | ShardEvent::Initialize(values) => {
-            4 * values.len()
-        }
+        ShardEvent::Push(Push { gradient: Some(gradient), .. }) => 4 * gradient.words().len(),
+        ShardEvent::Initialize(values) => 4 * values.len(),
         _ => 0,
     }
 }
@@ -235,19 +234,18 @@ impl Assembler {
     /// Bytes of a payload at most.
     pub(crate) fn payload_max(&self) -> u64 {
         let members = WORKER_COUNT_MAX as u64 * MEMBER_BYTES as u64;
-        (self.keys.len * 4).max(PIECE_BYTES as u64).max(members)
+        Encoding::bytes_most(self.keys.len).max(PIECE_BYTES as u64).max(members)
     }
 
     /// The place for the payload of `head`, once its length is known to be right.
     pub(crate) fn place(&self, head: &Head, bytes: u64) -> Result<Content, FrameError> {
         let wrong = |expected| FrameError::Payload { bytes, expected };
         match head {
-            Head::Entry { event: Event::Initialize, .. }
-            | Head::Entry { event: Event::Push { has_gradient: true, .. }, .. } => {
-                if bytes != self.keys.len * 4 {
-                    return Err(FrameError::Length(bytes / 4, self.keys.len));
-                }
-                Ok(Content::Values(self.buffers.take(self.keys.len as usize)))
+            Head::Entry { event: Event::Initialize, .. } => self.room(Encoding::F32, bytes),
+            Head::Entry { event: Event::Push { encoding: Some(encoding), .. }, .. } => {
+                let encoding =
+                    Encoding::from_wire(*encoding).ok_or_else(|| wrong("one of a known encoding is"))?;
+                self.room(encoding, bytes)
             }
             Head::Entry { event: Event::Lead { .. }, .. } => {
                 let most = u64::from(WORKER_COUNT_MAX) * MEMBER_BYTES as u64;
@@ -265,12 +263,22 @@ impl Assembler {
         }
     }
 
+    /// The place for values of all keys, as they are written.
+    fn room(&self, encoding: Encoding, bytes: u64) -> Result<Content, FrameError> {
+        if !bytes.is_multiple_of(4) || !encoding.can_have(self.keys.len, bytes / 4) {
+            return Err(FrameError::Length(bytes / 4, self.keys.len));
+        }
+        Ok(Content::Values(self.buffers.take((bytes / 4) as usize)))
+    }
+
     /// Takes one piece in; a frame when it is whole.
     pub(crate) fn take(&mut self, head: Head, content: Content) -> Result<Option<Frame>, FrameError> {
         let out_of_order = FrameError::Order("a piece of a state that has not begun, or is not complete");
         match (head, &mut self.building) {
             (Head::Entry { index, at, event }, None) => {
-                let event = event.whole(content).ok_or(FrameError::Order("an event without its values"))?;
+                let event = event
+                    .whole(self.keys, content)
+                    .ok_or(FrameError::Order("an event without its values"))?;
                 Ok(Some(Frame::Entry(Arc::new(Entry { index, at: Moment(at), event }))))
             }
             (Head::State { index, at, keys, version, clock, facts, arrays }, None) => {

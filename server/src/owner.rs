@@ -142,11 +142,6 @@ impl Owner {
         Ok((owner, thread))
     }
 
-    /// A buffer of the shard's length; what is in it has no meaning.
-    pub(crate) fn buffer(&self) -> Vec<f32> {
-        self.buffers.take(self.keys.len as usize)
-    }
-
     /// Where the shard lies, as control has told.
     pub(crate) fn place(&self) -> Option<Place> {
         *self.place.lock().unwrap_or_else(PoisonError::into_inner)

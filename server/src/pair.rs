@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use slackline_core::config::{Config, Layer, Resolved, Value};
 use slackline_core::ids::{KeyRange, Moment, ServerId, ShardId};
-use slackline_core::wire::{Dtype, Status, TransferHeader, TransferKind, WaitRow};
+use slackline_core::wire::{Status, TransferHeader, TransferKind, WaitRow};
 use slackline_net::{Connection, Connector, Identity, Listener, Role, Settings, keys};
 use slackline_server_core::{Control, ControlEvent};
 use tempfile::TempDir;
@@ -129,22 +129,5 @@ impl Pair {
 
 /// The header of values of the first `len` keys.
 pub(crate) fn values_header(len: u64) -> TransferHeader {
-    let keys = KeyRange::new(0, len);
-    TransferHeader {
-        kind: TransferKind::Values,
-        dtype: Dtype::F32,
-        shard: ShardId(0),
-        worker: Default::default(),
-        incarnation: Default::default(),
-        sequence: Default::default(),
-        clock: Default::default(),
-        version: Default::default(),
-        batch: Default::default(),
-        lead: 0,
-        samples: 0,
-        stripe_count: 1,
-        keys,
-        stripe: keys,
-        held_us: 0,
-    }
+    TransferHeader::plain(TransferKind::Values, ShardId(0), KeyRange::new(0, len))
 }

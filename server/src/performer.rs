@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 use slackline_core::ids::{
     Clock, Generation, Incarnation, KeyRange, Moment, Sequence, ServerId, SessionId, ShardId, WorkerId,
 };
-use slackline_core::wire::{
-    Dtype, Origin, Place, PullKind, Pushed, Served, ToPeer, TransferHeader, TransferKind,
-};
+use slackline_core::wire::{Origin, Place, PullKind, Pushed, Served, ToPeer, TransferHeader, TransferKind};
 use slackline_net::SharedValues;
 use slackline_net::log::Hold;
 use slackline_server_core::guard::Beyond;
@@ -422,21 +420,14 @@ impl Performer {
     ) -> TransferHeader {
         let (worker, incarnation) = reader.unwrap_or_default();
         TransferHeader {
-            kind: TransferKind::Values,
-            dtype: Dtype::F32,
-            shard: self.shard,
             worker,
             incarnation,
             sequence: Sequence(request),
             clock: Clock(served.minimum.0),
             version: served.version,
-            batch: Default::default(),
             lead: served.lead,
-            samples: 0,
-            stripe_count: 1,
-            keys: self.keys,
-            stripe: self.keys,
             held_us: served.held_us,
+            ..TransferHeader::plain(TransferKind::Values, self.shard, self.keys)
         }
     }
 }

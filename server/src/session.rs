@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use slackline_core::codec::{Encoding, Payload};
 use slackline_core::ids::{Sequence, SessionId, ShardId};
 use slackline_core::wire::{Status, ToPeer, ToServer, TransferHeader, TransferKind};
 use slackline_net::{
@@ -294,20 +295,23 @@ impl Session {
                 values[at]
             ));
         }
-        let event = match header.kind {
-            TransferKind::Initial => ShardEvent::Initialize(values),
-            _ => ShardEvent::Push(Push {
-                session: self.id,
-                worker: header.worker,
-                incarnation: header.incarnation,
-                sequence: header.sequence,
-                clock: header.clock,
-                pulled: header.version,
-                batch: header.batch,
-                samples: header.samples,
-                gradient: Some(values),
-            }),
-        };
+        let event =
+            match header.kind {
+                TransferKind::Initial => ShardEvent::Initialize(values),
+                _ => ShardEvent::Push(Push {
+                    session: self.id,
+                    worker: header.worker,
+                    incarnation: header.incarnation,
+                    sequence: header.sequence,
+                    clock: header.clock,
+                    pulled: header.version,
+                    batch: header.batch,
+                    samples: header.samples,
+                    gradient: Some(Payload::new(header.encoding, header.keys.len as usize, values).map_err(
+                        |error| format!("a push of {} for {}: {error}", header.worker, header.shard),
+                    )?),
+                }),
+            };
         // Fails only when the shard's thread has ended, and with it the run: the thread itself has told the control loop.
         let task = Task { event, arrived: Instant::now(), waited: admitted.waited, _room: room };
         let _ = owner.inbox.send(task).await;
@@ -317,7 +321,9 @@ impl Session {
     /// Checks a header against what this session may send, before a byte is set aside for it.
     fn owner_of(&self, header: &TransferHeader) -> Result<Owner, String> {
         match header.kind {
-            TransferKind::Push | TransferKind::Initial => {}
+            TransferKind::Push => {}
+            TransferKind::Initial if header.encoding == Encoding::F32 => {}
+            TransferKind::Initial => return Err("initial values come as plain f32".to_owned()),
             TransferKind::Values => return Err("a server takes no values".to_owned()),
             TransferKind::Part | TransferKind::State | TransferKind::Probe => {
                 return Err("a server takes nothing that belongs between workers".to_owned());
@@ -350,9 +356,10 @@ impl Session {
     /// Begins to put a transfer together once there is room for it; its other stripes wait meanwhile.
     async fn admit(&self, header: &TransferHeader, owner: &Owner) -> Result<Admitted, String> {
         let asked = Instant::now();
-        let room = self.arriving_room.take(header.keys.len * 4).await;
+        let room = self.arriving_room.take(header.payload_bytes()).await;
         let room = room.ok_or_else(|| "the session has ended".to_owned())?;
-        let gather = Gather::new(header, owner.buffer()).map_err(|error| error.to_string())?;
+        let gather = Gather::new(header, owner.buffers.take(header.words as usize).into())
+            .map_err(|error| error.to_string())?;
         Ok(Admitted { gather, room: Mutex::new(Some(room)), waited: asked.elapsed() })
     }
 }

@@ -97,7 +97,7 @@ impl Ledger {
             pulled: Version(0),
             batch: BatchIndex(0),
             samples: 1,
-            gradient: Some(gradient),
+            gradient: Some(gradient.into()),
         })
     }
 

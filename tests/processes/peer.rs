@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use slackline_core::config::Resolved;
-use slackline_core::ids::{BatchIndex, Clock, Incarnation, KeyRange, Sequence, ShardId, Version, WorkerId};
+use slackline_core::ids::{Clock, Incarnation, KeyRange, Sequence, ShardId, WorkerId};
 use slackline_core::wire::{
-    Dtype, Join, Refusal, RefusalCode, Register, ToPeer, ToServer, TransferHeader, TransferKind, WireError,
+    Join, Refusal, RefusalCode, Register, ToPeer, ToServer, TransferHeader, TransferKind, WireError,
 };
 use slackline_net::{
     ConnectError, Connection, Connector, ControlReceiver, ControlSender, Identity, Message, Role, Settings,
@@ -174,20 +174,11 @@ pub(crate) fn push_header(
     keys: KeyRange,
 ) -> TransferHeader {
     TransferHeader {
-        kind: TransferKind::Push,
-        dtype: Dtype::F32,
-        shard,
         worker,
         incarnation,
         sequence: Sequence(1),
         clock: Clock(1),
-        version: Version(0),
-        batch: BatchIndex(0),
-        lead: 0,
         samples: 1,
-        stripe_count: 1,
-        keys,
-        stripe: keys,
-        held_us: 0,
+        ..TransferHeader::plain(TransferKind::Push, shard, keys)
     }
 }

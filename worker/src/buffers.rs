@@ -15,13 +15,12 @@ pub(crate) struct Buffer {
 
 impl Buffer {
     /// Where the next pulls go.
-    pub(crate) fn destination(&mut self, flat: KeyRange) -> Option<Destination> {
-        if self.destination.is_none() {
+    pub(crate) fn destination(&mut self, flat: KeyRange) -> &Destination {
+        self.destination.get_or_insert_with(|| {
             let mut values = std::mem::take(&mut self.spare);
             values.resize(flat.len as usize, 0.0);
-            self.destination = Destination::new(flat, values).ok();
-        }
-        self.destination.clone()
+            values.into()
+        })
     }
 
     /// The values that were pulled last. With local steps it can be that none were since.
@@ -46,11 +45,11 @@ impl Fresher {
     }
 
     /// Where the next values of a shard go.
-    pub(crate) fn destination(&mut self, shard: ShardId) -> Option<Destination> {
+    pub(crate) fn destination(&mut self, shard: ShardId) -> Destination {
         let keys = self.partition.range(shard);
-        let destination = Destination::new(keys, vec![0.0; keys.len as usize]).ok()?;
+        let destination = Destination::from(vec![0.0; keys.len as usize]);
         self.coming.insert(shard, destination.clone());
-        Some(destination)
+        destination
     }
 
     /// What came for a shard is to be used.
@@ -95,7 +94,7 @@ mod tests {
         let mut fresher = Fresher::new(Partition::new(48, 1, 3));
         let mut values = vec![5.0; 48];
         for shard in [0, 2] {
-            assert!(fresher.destination(ShardId(shard)).is_some());
+            assert_eq!(fresher.destination(ShardId(shard)).len(), 16);
         }
         fresher.write_to(&mut values);
         assert_eq!(values, [5.0; 48], "they have only been asked for");

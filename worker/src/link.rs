@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use slackline_core::codec::{Encoding, Payload};
 use slackline_core::config::timers;
 use slackline_core::ids::{Sequence, ServerId, ShardId};
 use slackline_core::partition::Partition;
@@ -371,14 +372,14 @@ impl Inward {
         if header.kind != TransferKind::Values {
             return Err(Failed::Transfer("a server sends nothing but values".to_owned()));
         }
-        let Some((destination, mut alive)) = self.destination_of(&header) else { return Ok(()) };
+        let Some((place, mut alive)) = self.place_of(&header) else { return Ok(()) };
         let key = (header.shard, header.sequence);
         let gather = {
             let mut gathers = self.gathers.lock().unwrap_or_else(PoisonError::into_inner);
             match gathers.get(&key) {
                 Some(gather) => gather.clone(),
                 None => {
-                    let gather = Gather::onto(&header, destination)?;
+                    let gather = gather(&header, &place)?;
                     gathers.insert(key, gather.clone());
                     gather
                 }
@@ -394,6 +395,7 @@ impl Inward {
         };
         if complete {
             self.gathers.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+            unpack(&header, &gather, &place)?;
             let served = Served {
                 version: header.version,
                 minimum: header.clock,
@@ -407,7 +409,7 @@ impl Inward {
         Ok(())
     }
 
-    fn destination_of(&self, header: &TransferHeader) -> Option<(Destination, watch::Receiver<()>)> {
+    fn place_of(&self, header: &TransferHeader) -> Option<(Destination, watch::Receiver<()>)> {
         let expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
         let purposes = [Purpose::Training, Purpose::Fresher, Purpose::Evaluation];
         let mut all = purposes.iter().filter_map(|purpose| expected.get(&(header.shard, *purpose)));
@@ -416,10 +418,34 @@ impl Inward {
     }
 }
 
+/// What a payload is read into: plain values go straight to their place, others are unpacked once they are whole.
+fn gather(header: &TransferHeader, place: &Destination) -> Result<Gather, TransferError> {
+    if header.encoding == Encoding::F32 {
+        return Gather::new(header, place.clone());
+    }
+    let (words, values) = (header.keys.len, place.len() as u64);
+    if words != values {
+        return Err(TransferError::OtherLength { words, values });
+    }
+    // No header is read that has more words than so many keys can take.
+    Gather::new(header, vec![0.0; header.words as usize].into())
+}
+
+/// Brings the values of a whole transfer to their place, unless they lie there already.
+fn unpack(header: &TransferHeader, gather: &Gather, place: &Destination) -> Result<(), Failed> {
+    if header.encoding == Encoding::F32 {
+        return Ok(());
+    }
+    let payload = Payload::new(header.encoding, place.len(), gather.take());
+    let payload = payload.map_err(|error| Failed::Transfer(error.to_string()))?;
+    place.fill(|values| payload.decode_into(values));
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use slackline_core::ids::KeyRange;
+
     use slackline_net::{Identity, Role, keys};
 
     fn links(shards_per_server: u32) -> Links {
@@ -452,7 +478,7 @@ mod tests {
             (awaited.expected.request == request).then(|| awaited.alive.subscribe())
         };
         let expect = |links: &Links, server, request| {
-            let destination = Destination::new(KeyRange::new(0, 2), vec![0.0; 2]).unwrap();
+            let destination = Destination::from(vec![0.0; 2]);
             let expected = Expected { request, destination };
             links.expect(ServerId(server), ShardId(1), Purpose::Training, expected);
         };

@@ -56,6 +56,7 @@ impl Logging {
 /// Buffers of values and gradients.
 pub(crate) struct Servers {
     flat: KeyRange,
+    partition: Partition,
     initial: SharedValues,
     training: Buffer,
     fresher: Fresher,
@@ -76,7 +77,8 @@ impl Servers {
             flat: KeyRange::new(0, partition.key_count()),
             initial: SharedValues::from(initial),
             training: Buffer::default(),
-            fresher: Fresher::new(partition),
+            fresher: Fresher::new(partition.clone()),
+            partition,
             evaluation: Buffer::default(),
             gradients: BTreeMap::new(),
             unsent: None,
@@ -96,14 +98,14 @@ impl Servers {
                     self.fresher.forget(shard);
                     (&mut self.training, Purpose::Training)
                 };
-                if let Some(destination) = buffer.destination(self.flat) {
+                let place = self.partition.range(shard).as_indices();
+                if let Some(destination) = buffer.destination(self.flat).part(place) {
                     base.links.expect(server, shard, purpose, Expected { request, destination });
                 }
             }
             Effect::ExpectFresher { server, shard, request } => {
-                if let Some(destination) = self.fresher.destination(shard) {
-                    base.links.expect(server, shard, Purpose::Fresher, Expected { request, destination });
-                }
+                let destination = self.fresher.destination(shard);
+                base.links.expect(server, shard, Purpose::Fresher, Expected { request, destination });
             }
             Effect::AdoptFresher { shard } => self.fresher.adopt(shard),
             Effect::SendPush { server, header } => {

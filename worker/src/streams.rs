@@ -145,28 +145,18 @@ where
 mod tests {
     use super::*;
     use slackline_core::ids::KeyRange;
-    use slackline_core::ids::{BatchIndex, Clock, Incarnation, Sequence, ShardId, Version, WorkerId};
-    use slackline_core::wire::{Dtype, ToServer, TransferKind};
+    use slackline_core::ids::{Incarnation, Sequence, ShardId, WorkerId};
+    use slackline_core::wire::{ToServer, TransferKind};
     use slackline_net::{Connector, Identity, Listener, Role, keys};
 
     fn push(shard: u32, len: u64) -> TransferHeader {
         let keys = KeyRange::new(0, len);
         TransferHeader {
-            kind: TransferKind::Push,
-            dtype: Dtype::F32,
-            shard: ShardId(shard),
             worker: WorkerId(1),
             incarnation: Incarnation(1),
             sequence: Sequence(1),
-            clock: Clock(0),
-            version: Version(0),
-            batch: BatchIndex(0),
-            lead: 0,
             samples: 1,
-            stripe_count: 1,
-            keys,
-            stripe: keys,
-            held_us: 0,
+            ..TransferHeader::plain(TransferKind::Push, ShardId(shard), keys)
         }
     }
 

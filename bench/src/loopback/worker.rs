@@ -14,8 +14,8 @@ use slackline_core::ids::{
     BatchIndex, Clock, Incarnation, KeyRange, Sequence, ServerId, ShardId, Version, WorkerId,
 };
 use slackline_core::wire::{
-    Ask, BatchResult, Dtype, Fate, Join, Pull, PullKind, PushOutcome, RefusalCode, Register, ToPeer,
-    ToServer, TransferHeader, TransferKind, Work,
+    Ask, BatchResult, Fate, Join, Pull, PullKind, PushOutcome, RefusalCode, Register, ToPeer, ToServer,
+    TransferHeader, TransferKind, Work,
 };
 use slackline_net::{
     Connection, Connector, ControlSender, Destination, Identity, NetworkThread, Role, Settings, SharedValues,
@@ -136,8 +136,7 @@ impl Worker {
             })
             .collect();
         let flat = KeyRange::new(0, config.layout().len());
-        let values = Destination::new(flat, vec![0.0; flat.len as usize])
-            .map_err(|error| BenchError::network("a buffer")(&error))?;
+        let values = Destination::from(vec![0.0; flat.len as usize]);
         let (told, arrivals) = mpsc::unbounded_channel();
         let mut worker = Self {
             member: Default::default(),
@@ -290,21 +289,14 @@ impl Worker {
         let (worker, incarnation) = self.member;
         let sequence = if kind == TransferKind::Push { Sequence(self.clock.0 + 1) } else { Sequence(0) };
         let header = TransferHeader {
-            kind,
-            dtype: Dtype::F32,
-            shard: shard.id,
             worker,
             incarnation,
             sequence,
             clock: self.clock,
             version: shard.version,
             batch: self.batch,
-            lead: 0,
             samples: 1,
-            stripe_count: 1,
-            keys: shard.keys,
-            stripe: shard.keys,
-            held_us: 0,
+            ..TransferHeader::plain(kind, shard.id, shard.keys)
         };
         let (connection, network) = (self.links[shard.server].connection.clone(), self.network);
         tokio::spawn(async move {

@@ -248,7 +248,7 @@ impl World {
             pulled: worker.pulled,
             batch: BatchIndex(worker.clock * 64 + u64::from(worker.id.0)),
             samples: 32,
-            gradient,
+            gradient: gradient.map(Into::into),
         };
         worker.clock += 1;
         worker.doing = Doing::Pushing;

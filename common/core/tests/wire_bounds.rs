@@ -208,9 +208,6 @@ fn headers() -> impl Iterator<Item = TransferHeader> {
         TransferKind::Probe,
     ];
     kinds.into_iter().map(|kind| TransferHeader {
-        kind,
-        dtype: Dtype::F32,
-        shard: ShardId(1),
         worker: WorkerId(2),
         incarnation: Incarnation(3),
         sequence: Sequence(4),
@@ -220,9 +217,10 @@ fn headers() -> impl Iterator<Item = TransferHeader> {
         lead: 8,
         samples: 9,
         stripe_count: 2,
-        keys: KeyRange::new(100, 50),
-        stripe: KeyRange::new(110, 20),
+        stripe: Stripe::new(10, 20),
         held_us: 10,
+        reply: 11,
+        ..TransferHeader::plain(kind, ShardId(1), KeyRange::new(100, 50))
     })
 }
 
@@ -314,7 +312,10 @@ fn a_million_frames_of_noise_and_damage_neither_panic_nor_allocate_much() {
         if let Ok(header) = read.3 {
             accepted[3] += 1;
             let end = header.stripe.start.checked_add(header.stripe.len).unwrap();
-            assert!(end <= header.keys.start + header.keys.len && end <= VALUE_COUNT_MAX, "frame {index}");
+            assert!(
+                end <= header.words && header.keys.start + header.keys.len <= VALUE_COUNT_MAX,
+                "frame {index}"
+            );
         }
     }
     // Otherwise the damage was so great that the readers gave up at the first byte and nothing was tested.

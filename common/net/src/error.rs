@@ -6,9 +6,8 @@ use std::{fmt, io};
 
 use quinn_proto::TransportErrorCode;
 use rustls::AlertDescription;
-use slackline_core::ids::KeyRange;
 use slackline_core::role::Role;
-use slackline_core::wire::{Text, WireError};
+use slackline_core::wire::{Stripe, Text, WireError};
 
 use crate::connection::CloseCode;
 use crate::keys::{Certificate, date};
@@ -401,28 +400,25 @@ pub enum TransferError {
     /// The header is none.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// The stripe lies outside of the keys that are expected.
-    #[error(
-        "keys {} to {} are no part of keys {} to {}",
-        stripe.start, stripe.end(), keys.start, keys.end()
-    )]
+    /// The stripe lies outside of the payload that is expected.
+    #[error("words {} to {} are no part of {words} words", stripe.start, stripe.end())]
     Outside {
         /// The stripe.
-        stripe: KeyRange,
-        /// The keys expected.
-        keys: KeyRange,
+        stripe: Stripe,
+        /// The words expected.
+        words: u64,
     },
     /// Two stripes of one transfer disagree on what it is.
     #[error("the stripes of one transfer have different headers")]
     OtherHeader,
-    /// A stripe has keys that another one of the transfer has, or there are more stripes than announced.
-    #[error("keys {} to {} of a transfer came twice", stripe.start, stripe.end())]
+    /// A stripe has words that another one of the transfer has, or there are more stripes than announced.
+    #[error("words {} to {} of a transfer came twice", stripe.start, stripe.end())]
     Repeated {
         /// The stripe.
-        stripe: KeyRange,
+        stripe: Stripe,
     },
-    /// All stripes are there, and keys are missing.
-    #[error("{missing} values are in none of the transfer's stripes")]
+    /// All stripes are there, and words are missing.
+    #[error("{missing} words are in none of the transfer's stripes")]
     Incomplete {
         /// How many.
         missing: u64,
@@ -442,11 +438,11 @@ pub enum TransferError {
         announced: u64,
     },
     /// The buffer is not of the transfer's length. A fault of the caller.
-    #[error("{keys} keys do not fit a buffer of {values} values")]
+    #[error("a payload of {words} words does not fit a buffer of {values}")]
     OtherLength {
-        /// Keys of the transfer.
-        keys: u64,
-        /// Values of the buffer.
+        /// Words of the transfer.
+        words: u64,
+        /// What the buffer takes.
         values: u64,
     },
     /// The network thread is ending.

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use slackline_core::ids::KeyRange;
-use slackline_core::wire::TransferHeader;
+use slackline_core::wire::{Stripe, TransferHeader};
 
 use crate::error::TransferError;
 use crate::transfer::{Arriving, Destination};
@@ -27,39 +26,31 @@ impl fmt::Debug for Gather {
     }
 }
 
-/// Which keys are claimed, and how many have come. Its size is bounded by the header's stripe count, which is.
+/// Which words are claimed, and how many have come. Its size is bounded by the header's stripe count, which is.
 #[derive(Default)]
 struct Progress {
-    /// First key and end of each stripe.
+    /// First word and end of each stripe.
     claimed: BTreeMap<u64, u64>,
     stripes_read: u32,
-    keys_read: u64,
+    words_read: u64,
 }
 
 impl Gather {
-    /// Begins a transfer with the header of the stripe that came first. `values` becomes the transfer's buffer; the caller has
-    /// compared the header with what it expects, and decided to give it one.
+    /// Begins a transfer with the header of the stripe that came first. It goes to `destination`: a buffer of its own, or a part of one
+    /// that other transfers go to as well. The caller has compared the header with what it expects, and decided to give it one.
     ///
     /// # Errors
-    /// [`TransferError::OtherLength`] when there are not as many values as keys.
-    pub fn new(first: &TransferHeader, values: Vec<f32>) -> Result<Self, TransferError> {
-        let destination = Destination::new(first.keys, values)?;
-        Ok(Self { header: first.with_stripe(first.keys), destination, progress: Arc::default() })
-    }
-
-    /// Begins a transfer that goes to its place in a larger buffer, which the caller shares with other transfers.
-    ///
-    /// # Errors
-    /// [`TransferError::Outside`] when the transfer's keys are not all in the destination.
-    pub fn onto(first: &TransferHeader, destination: Destination) -> Result<Self, TransferError> {
-        let (stripe, keys) = (first.keys, destination.keys());
-        if stripe.start < keys.start || stripe.end() > keys.end() {
-            return Err(TransferError::Outside { stripe, keys });
+    /// [`TransferError::OtherLength`] when it does not take as many words as the payload has.
+    pub fn new(first: &TransferHeader, destination: Destination) -> Result<Self, TransferError> {
+        let (words, values) = (first.words, destination.len() as u64);
+        if words != values {
+            return Err(TransferError::OtherLength { words, values });
         }
-        Ok(Self { header: first.with_stripe(first.keys), destination, progress: Arc::default() })
+        let header = first.with_stripe(Stripe::new(0, words));
+        Ok(Self { header, destination, progress: Arc::default() })
     }
 
-    /// What the transfer is; its stripe is the whole of its keys.
+    /// What the transfer is; its stripe is the whole of its payload.
     #[must_use]
     pub const fn header(&self) -> &TransferHeader {
         &self.header
@@ -83,12 +74,12 @@ impl Gather {
     }
 
     fn claim(&self, header: &TransferHeader) -> Result<(), TransferError> {
-        if header.with_stripe(self.header.keys) != self.header {
+        if header.with_stripe(self.header.stripe) != self.header {
             return Err(TransferError::OtherHeader);
         }
-        let stripe = header.stripe;
-        if stripe.start < self.header.keys.start || stripe.end() > self.header.keys.end() {
-            return Err(TransferError::Outside { stripe, keys: self.header.keys });
+        let (stripe, words) = (header.stripe, self.header.words);
+        if stripe.end() > words {
+            return Err(TransferError::Outside { stripe, words });
         }
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         let before = progress.claimed.range(..=stripe.start).next_back();
@@ -104,14 +95,14 @@ impl Gather {
     }
 
     /// Counts a stripe that was read; says whether it was the last.
-    fn read(&self, stripe: KeyRange) -> Result<bool, TransferError> {
+    fn read(&self, stripe: Stripe) -> Result<bool, TransferError> {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         progress.stripes_read += 1;
-        progress.keys_read += stripe.len;
+        progress.words_read += stripe.len;
         if progress.stripes_read < self.header.stripe_count {
             return Ok(false);
         }
-        match self.header.keys.len - progress.keys_read {
+        match self.header.words - progress.words_read {
             0 => Ok(true),
             missing => Err(TransferError::Incomplete { missing }),
         }
@@ -120,33 +111,22 @@ impl Gather {
 
 #[cfg(test)]
 mod tests {
-    use slackline_core::ids::{BatchIndex, Clock, Incarnation, Sequence, ShardId, Version, WorkerId};
-    use slackline_core::wire::{Dtype, TransferKind};
+    use slackline_core::ids::{KeyRange, Sequence, ShardId};
+    use slackline_core::wire::TransferKind;
 
     use super::*;
 
     fn header(stripe_count: u32, stripe: (u64, u64)) -> TransferHeader {
         TransferHeader {
-            kind: TransferKind::Push,
-            dtype: Dtype::F32,
-            shard: ShardId(1),
-            worker: WorkerId(2),
-            incarnation: Incarnation(3),
             sequence: Sequence(4),
-            clock: Clock(5),
-            version: Version(6),
-            batch: BatchIndex(7),
-            lead: 0,
-            samples: 32,
             stripe_count,
-            keys: KeyRange::new(100, 30),
-            stripe: KeyRange::new(stripe.0, stripe.1),
-            held_us: 0,
+            stripe: Stripe::new(stripe.0, stripe.1),
+            ..TransferHeader::plain(TransferKind::Push, ShardId(1), KeyRange::new(100, 30))
         }
     }
 
     fn gather(stripe_count: u32) -> Gather {
-        Gather::new(&header(stripe_count, (100, 10)), vec![0.0; 30]).unwrap()
+        Gather::new(&header(stripe_count, (0, 10)), vec![0.0; 30].into()).unwrap()
     }
 
     fn claimed(gather: &Gather, stripe: (u64, u64)) -> Result<(), TransferError> {
@@ -156,20 +136,20 @@ mod tests {
     #[test]
     fn stripes_in_any_order_complete_the_transfer() {
         let gather = gather(3);
-        for stripe in [(120, 10), (100, 10), (110, 10)] {
+        for stripe in [(20, 10), (0, 10), (10, 10)] {
             claimed(&gather, stripe).unwrap();
         }
-        assert_eq!(gather.read(KeyRange::new(110, 10)), Ok(false));
-        assert_eq!(gather.read(KeyRange::new(100, 10)), Ok(false));
-        assert_eq!(gather.read(KeyRange::new(120, 10)), Ok(true));
+        assert_eq!(gather.read(Stripe::new(10, 10)), Ok(false));
+        assert_eq!(gather.read(Stripe::new(0, 10)), Ok(false));
+        assert_eq!(gather.read(Stripe::new(20, 10)), Ok(true));
     }
 
     #[test]
     fn a_stripe_that_overlaps_another_is_refused() {
-        for second in [(110, 10), (105, 10), (115, 1), (119, 11), (100, 30), (110, 0)] {
+        for second in [(10, 10), (5, 10), (15, 1), (19, 11), (0, 30), (10, 0)] {
             let gather = gather(3);
-            claimed(&gather, (110, 10)).unwrap();
-            let stripe = KeyRange::new(second.0, second.1);
+            claimed(&gather, (10, 10)).unwrap();
+            let stripe = Stripe::new(second.0, second.1);
             assert_eq!(claimed(&gather, second), Err(TransferError::Repeated { stripe }), "{second:?}");
         }
     }
@@ -177,33 +157,33 @@ mod tests {
     #[test]
     fn more_stripes_than_announced_are_refused() {
         let gather = gather(2);
-        claimed(&gather, (100, 1)).unwrap();
-        claimed(&gather, (101, 1)).unwrap();
-        assert!(matches!(claimed(&gather, (102, 1)), Err(TransferError::Repeated { .. })));
+        claimed(&gather, (0, 1)).unwrap();
+        claimed(&gather, (1, 1)).unwrap();
+        assert!(matches!(claimed(&gather, (2, 1)), Err(TransferError::Repeated { .. })));
     }
 
     #[test]
     fn a_gap_after_the_last_stripe_is_an_error() {
         let gather = gather(2);
-        claimed(&gather, (100, 10)).unwrap();
-        claimed(&gather, (120, 10)).unwrap();
-        assert_eq!(gather.read(KeyRange::new(100, 10)), Ok(false));
-        assert_eq!(gather.read(KeyRange::new(120, 10)), Err(TransferError::Incomplete { missing: 10 }));
+        claimed(&gather, (0, 10)).unwrap();
+        claimed(&gather, (20, 10)).unwrap();
+        assert_eq!(gather.read(Stripe::new(0, 10)), Ok(false));
+        assert_eq!(gather.read(Stripe::new(20, 10)), Err(TransferError::Incomplete { missing: 10 }));
     }
 
     #[test]
     fn a_stripe_outside_or_with_another_header_is_refused() {
         let gather = gather(3);
-        assert!(matches!(claimed(&gather, (95, 10)), Err(TransferError::Outside { .. })));
-        assert!(matches!(claimed(&gather, (125, 10)), Err(TransferError::Outside { .. })));
-        let other = TransferHeader { sequence: Sequence(5), ..header(3, (100, 10)) };
+        assert!(matches!(claimed(&gather, (25, 10)), Err(TransferError::Outside { .. })));
+        assert!(matches!(claimed(&gather, (35, 10)), Err(TransferError::Outside { .. })));
+        let other = TransferHeader { sequence: Sequence(5), ..header(3, (0, 10)) };
         assert_eq!(gather.claim(&other), Err(TransferError::OtherHeader));
-        assert_eq!(gather.claim(&header(2, (100, 10))), Err(TransferError::OtherHeader));
+        assert_eq!(gather.claim(&header(2, (0, 10))), Err(TransferError::OtherHeader));
     }
 
     #[test]
     fn a_buffer_of_another_length_is_refused() {
-        let failure = Gather::new(&header(1, (100, 10)), vec![0.0; 29]).unwrap_err();
-        assert_eq!(failure, TransferError::OtherLength { keys: 30, values: 29 });
+        let failure = Gather::new(&header(1, (0, 10)), vec![0.0; 29].into()).unwrap_err();
+        assert_eq!(failure, TransferError::OtherLength { words: 30, values: 29 });
     }
 }

@@ -1,15 +1,15 @@
-//! Values over QUIC: a header, then raw f32, a stream for each stripe, no copy on the way out and one on the way in.
+//! Payloads over QUIC: a header, then raw words, a stream for each stripe, no copy on the way out and one on the way in.
 
 use std::any::Any;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{fmt, iter};
 
 use bytes::Bytes;
 use quinn::{ReadExactError, RecvStream, SendStream, VarInt};
 use slackline_core::collective::Values;
-use slackline_core::ids::KeyRange;
-use slackline_core::wire::{HEADER_BYTES, TransferHeader, WireError, stripes};
+use slackline_core::wire::{HEADER_BYTES, Stripe, TransferHeader, WireError, stripes};
 use tokio::task::JoinSet;
 
 use crate::connection::Connection;
@@ -118,11 +118,11 @@ impl SharedValues {
     }
 }
 
-/// Sends `values` as the keys of `header`, cut into stripes; the header's own stripe fields are filled in. Returns once QUIC has
+/// Sends `values` as the payload of `header`, cut into stripes; the header's own stripe fields are filled in. Returns once QUIC has
 /// taken all: whether they arrived is for the peer to say in a message. Dropped or failed half-way, its streams are abandoned.
 ///
 /// # Errors
-/// The connection ended, the peer refused a stream, or there are not as many values as keys.
+/// The connection ended, the peer refused a stream, or there are not as many values as words of the payload.
 pub async fn send(
     connection: &Connection,
     header: TransferHeader,
@@ -143,10 +143,10 @@ pub async fn send_pieces(
     settings: &Settings,
 ) -> Result<(), TransferError> {
     let count: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
-    if count != header.keys.len {
-        return Err(TransferError::OtherLength { keys: header.keys.len, values: count });
+    if count != header.words {
+        return Err(TransferError::OtherLength { words: header.words, values: count });
     }
-    let cuts = stripes(header.keys, settings.stripe_bytes / 4, settings.streams);
+    let cuts = stripes(header.words, settings.stripe_bytes / 4, settings.streams);
     let header = TransferHeader { stripe_count: cuts.len() as u32, ..header };
     if let [stripe] = cuts[..] {
         let chunks = chunks(header.with_stripe(stripe), pieces);
@@ -161,8 +161,7 @@ pub async fn send_pieces(
         // of many transfers, and of none that it has room for all that is missing.
         let _turn = connection.turn().await;
         for stripe in cuts {
-            let first = (stripe.start - header.keys.start) as usize;
-            let cut = cut(pieces, first..first + stripe.len as usize);
+            let cut = cut(pieces, stripe.start as usize..stripe.end() as usize);
             let stream = open(connection).await?;
             sending.spawn(send_stripe(stream, chunks(header.with_stripe(stripe), &cut)));
         }
@@ -266,13 +265,13 @@ impl Arriving {
         &self.header
     }
 
-    /// Reads the values to their place in `destination`. What the header says is believed only as far as the destination reaches.
+    /// Reads the stripe to its place in `destination`. What the header says is believed only as far as the destination reaches.
     ///
     /// # Errors
     /// The stripe lies outside of the destination, has fewer or more bytes than its header says, or the stream ended.
     pub async fn read_into(mut self, destination: &Destination) -> Result<(), TransferError> {
         let mut at = destination.place(self.header.stripe)?;
-        let announced = self.header.payload_bytes();
+        let announced = self.header.stripe_bytes();
         let mut left = announced;
         // In order: quinn then bounds how many gaps it remembers, which it does not for unordered reads.
         let mut pieces = [const { Bytes::new() }; PIECES];
@@ -292,52 +291,73 @@ impl Arriving {
     }
 }
 
-/// The buffer that stripes are read into, with the keys it is for. Clones are the same buffer.
+/// The buffer that stripes are read into, or a part of it. Clones are the same.
 ///
 /// It exists by its owner's decision alone: no header makes one. It is behind a lock, since several streams write to parts of it
 /// that only their headers tell apart; they run on the one network thread, so nobody ever waits for it.
 #[derive(Clone)]
 pub struct Destination {
-    keys: KeyRange,
     values: Arc<Mutex<Vec<f32>>>,
+    /// Where the words of a payload go.
+    place: Range<usize>,
 }
 
 impl fmt::Debug for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Destination").field(&self.keys).finish()
+        f.debug_tuple("Destination").field(&self.place).finish()
+    }
+}
+
+impl From<Vec<f32>> for Destination {
+    /// All of `values`, whose contents are overwritten.
+    fn from(values: Vec<f32>) -> Self {
+        let place = 0..values.len();
+        Self { values: Arc::new(Mutex::new(values)), place }
     }
 }
 
 impl Destination {
-    /// A destination for `keys` in `values`, whose contents are overwritten.
-    ///
-    /// # Errors
-    /// [`TransferError::OtherLength`] when there are not as many values as keys.
-    pub fn new(keys: KeyRange, values: Vec<f32>) -> Result<Self, TransferError> {
-        if values.len() as u64 != keys.len {
-            return Err(TransferError::OtherLength { keys: keys.len, values: values.len() as u64 });
-        }
-        Ok(Self { keys, values: Arc::new(Mutex::new(values)) })
-    }
-
-    /// The keys it is for.
+    /// A part of this buffer. None when it does not reach so far.
     #[must_use]
-    pub const fn keys(&self) -> KeyRange {
-        self.keys
+    pub fn part(&self, part: Range<usize>) -> Option<Self> {
+        let place = self.place.start.checked_add(part.start)?..self.place.start.checked_add(part.end)?;
+        let is_within = place.start <= place.end && place.end <= self.place.end;
+        is_within.then(|| Self { values: self.values.clone(), place })
     }
 
-    /// Takes the buffer out; stripes that are still being read then go nowhere.
+    /// How many words it takes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.place.end - self.place.start
+    }
+
+    /// Whether it takes none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Takes the whole buffer out; stripes that are still being read then go nowhere.
     #[must_use]
     pub fn take(&self) -> Vec<f32> {
         std::mem::take(&mut self.values.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The byte at which a stripe begins.
-    fn place(&self, stripe: KeyRange) -> Result<usize, TransferError> {
-        if stripe.start < self.keys.start || stripe.end() > self.keys.end() {
-            return Err(TransferError::Outside { stripe, keys: self.keys });
+    /// Writes what `write` makes of it over this part, unless the buffer is taken.
+    pub fn fill(&self, write: impl FnOnce(&mut [f32])) {
+        let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = values.get_mut(self.place.clone()) {
+            write(place);
         }
-        Ok((stripe.start - self.keys.start) as usize * 4)
+    }
+
+    /// The byte of the buffer at which a stripe begins.
+    fn place(&self, stripe: Stripe) -> Result<usize, TransferError> {
+        let words = self.len();
+        if stripe.end() > words as u64 {
+            return Err(TransferError::Outside { stripe, words: words as u64 });
+        }
+        Ok((self.place.start + stripe.start as usize) * 4)
     }
 
     fn copy(&self, mut at: usize, pieces: &[Bytes]) {
@@ -347,8 +367,18 @@ impl Destination {
             // There is no place when the owner has taken the buffer: then nobody wants the values.
             if let Some(place) = bytes.get_mut(at..at + piece.len()) {
                 place.copy_from_slice(piece);
+                COPIED.fetch_add(piece.len() as u64, Ordering::Relaxed);
             }
             at += piece.len();
         }
     }
+}
+
+/// Bytes of payloads that this process has copied on their way.
+static COPIED: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of payloads that were copied on their way in this process so far, beside what QUIC and the system copy.
+#[must_use]
+pub fn copied_bytes() -> u64 {
+    COPIED.load(Ordering::Relaxed)
 }

@@ -5,7 +5,7 @@ mod pair;
 
 use pair::{Pair, pair, push, settings};
 use slackline_core::ids::{KeyRange, ShardId};
-use slackline_core::wire::{TransferHeader, WireError};
+use slackline_core::wire::{Stripe, TransferHeader, WireError};
 use slackline_net::{
     Arriving, Connection, ConnectionError, Destination, Gather, Settings, SharedValues, TransferError,
     transfer,
@@ -28,8 +28,8 @@ async fn next(connection: &Connection) -> Arriving {
 async fn gather(connection: &Connection) -> (Vec<f32>, u32) {
     let first = next(connection).await;
     let count = first.header().stripe_count;
-    let buffer = vec![f32::NAN; first.header().keys.len as usize];
-    let gather = Gather::new(first.header(), buffer).unwrap();
+    let buffer = vec![f32::NAN; first.header().words as usize];
+    let gather = Gather::new(first.header(), buffer.into()).unwrap();
     let mut reading = tokio::task::JoinSet::new();
     let whole = gather.clone();
     reading.spawn(async move { whole.receive(first).await });
@@ -102,7 +102,7 @@ async fn values_in_pieces_arrive_as_one_whatever_the_stripes() {
         assert!(bits(&received) == bits(whole.as_ref()), "{streams} streams");
         let outcome =
             transfer::send_pieces(&worker.connection, push(KeyRange::new(5, 9)), &pieces, &settings).await;
-        assert_eq!(outcome, Err(TransferError::OtherLength { keys: 9, values: 330_000 }));
+        assert_eq!(outcome, Err(TransferError::OtherLength { words: 9, values: 330_000 }));
     }
 }
 
@@ -177,7 +177,7 @@ async fn values_that_do_not_fit_the_keys_are_not_sent() {
     let Pair { listener: _l, connector: _c, server: _s, worker } = pair(&settings()).await;
     let sent = SharedValues::from(values(9));
     let outcome = transfer::send(&worker.connection, push(KeyRange::new(0, 10)), &sent, &settings()).await;
-    assert_eq!(outcome, Err(TransferError::OtherLength { keys: 10, values: 9 }));
+    assert_eq!(outcome, Err(TransferError::OtherLength { words: 10, values: 9 }));
 }
 
 /// What a hostile or broken peer writes to a stream: any bytes at all.
@@ -251,10 +251,10 @@ async fn a_lying_header_gets_no_memory() {
     let _stream = hostile.write(&bytes(&push(claimed), 100)).await;
     let arriving = next(&hostile.server).await;
     assert_eq!(arriving.header().keys, claimed);
-    let mine = KeyRange::new(0, 1000);
-    let destination = Destination::new(mine, vec![0.0; 1000]).unwrap();
+    let destination = Destination::from(vec![0.0; 1000]);
     let outcome = arriving.read_into(&destination).await;
-    assert_eq!(outcome, Err(TransferError::Outside { stripe: claimed, keys: mine }));
+    let stripe = Stripe::new(0, claimed.len);
+    assert_eq!(outcome, Err(TransferError::Outside { stripe, words: 1000 }));
     assert!(destination.take().iter().all(|&value| value == 0.0));
 }
 
@@ -271,7 +271,7 @@ async fn a_stripe_with_too_few_or_too_many_bytes_is_refused() {
     ] {
         let mut stream = hostile.write(&bytes(&push(keys), payload)).await;
         stream.finish().unwrap();
-        let destination = Destination::new(keys, vec![0.0; 1000]).unwrap();
+        let destination = Destination::from(vec![0.0; 1000]);
         assert_eq!(next(&hostile.server).await.read_into(&destination).await, Err(expected));
     }
 }
@@ -279,7 +279,7 @@ async fn a_stripe_with_too_few_or_too_many_bytes_is_refused() {
 #[tokio::test]
 async fn bytes_that_are_no_transfer_end_that_stream_only() {
     let hostile = hostile().await;
-    for junk in [&b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"[..], &[0; 120], &[0xff; 500]] {
+    for junk in [&b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"[..], &[0; 128], &[0xff; 500]] {
         let mut stream = hostile.write(junk).await;
         stream.finish().unwrap();
         let outcome = transfer::accept(&hostile.server).await.unwrap().header().await;
@@ -297,7 +297,7 @@ async fn a_stream_that_is_given_up_is_an_error() {
     let mut stream = hostile.write(&bytes(&push(KeyRange::new(0, 1000)), 400)).await;
     let arriving = next(&hostile.server).await;
     stream.reset(1u32.into()).unwrap();
-    let destination = Destination::new(KeyRange::new(0, 1000), vec![0.0; 1000]).unwrap();
+    let destination = Destination::from(vec![0.0; 1000]);
     let outcome = arriving.read_into(&destination).await;
     assert_eq!(outcome, Err(TransferError::Connection(ConnectionError::StreamAbandoned)));
 }
@@ -315,7 +315,7 @@ async fn a_send_that_is_dropped_half_way_never_looks_whole() {
     };
     let arriving = next(&server.connection).await;
     sending.abort();
-    let destination = Destination::new(header.keys, vec![0.0; 5_000_000]).unwrap();
+    let destination = Destination::from(vec![0.0; 5_000_000]);
     let outcome = arriving.read_into(&destination).await;
     assert_eq!(outcome, Err(TransferError::Connection(ConnectionError::StreamAbandoned)));
 }

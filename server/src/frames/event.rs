@@ -1,8 +1,9 @@
 //! The events of a shard as heads of frames: all of them but for what can be large.
 
 use bincode::{Decode, Encode};
+use slackline_core::codec::{Encoding, Payload};
 use slackline_core::consistency::Standing;
-use slackline_core::ids::{BatchIndex, Clock, Incarnation, Sequence, SessionId, Version, WorkerId};
+use slackline_core::ids::{BatchIndex, Clock, Incarnation, KeyRange, Sequence, SessionId, Version, WorkerId};
 use slackline_core::wire::{Mark, PullKind};
 use slackline_server_core::ShardEvent;
 use slackline_server_core::shard::Push;
@@ -44,7 +45,8 @@ pub(crate) enum Event {
         pulled: Version,
         batch: BatchIndex,
         samples: u32,
-        has_gradient: bool,
+        /// How its gradient is written, as on the wire; none without one.
+        encoding: Option<u8>,
     },
     Tick,
     Pull {
@@ -96,18 +98,8 @@ impl Event {
                 samples,
                 ref gradient,
             }) => {
-                let has_gradient = gradient.is_some();
-                Self::Push {
-                    session,
-                    worker,
-                    incarnation,
-                    sequence,
-                    clock,
-                    pulled,
-                    batch,
-                    samples,
-                    has_gradient,
-                }
+                let encoding = gradient.as_ref().map(|gradient| gradient.encoding().to_wire());
+                Self::Push { session, worker, incarnation, sequence, clock, pulled, batch, samples, encoding }
             }
             ShardEvent::Tick => Self::Tick,
             ShardEvent::Pull { session, reader, request, kind } => {
@@ -125,7 +117,7 @@ impl Event {
         }
     }
 
-    pub(super) fn whole(self, content: Content) -> Option<ShardEvent> {
+    pub(super) fn whole(self, keys: KeyRange, content: Content) -> Option<ShardEvent> {
         Some(match self {
             Self::Enter { worker, incarnation, clock, is_active, batch_count, answered } => {
                 let standing = if is_active { Standing::Active } else { Standing::Joining };
@@ -148,12 +140,15 @@ impl Event {
                 pulled,
                 batch,
                 samples,
-                has_gradient,
+                encoding,
             } => {
-                let gradient = match (has_gradient, content) {
-                    (true, Content::Values(values)) => Some(values),
-                    (false, _) => None,
-                    (true, Content::Bytes(_)) => return None,
+                let gradient = match (encoding, content) {
+                    (Some(encoding), Content::Values(words)) => {
+                        let encoding = Encoding::from_wire(encoding)?;
+                        Some(Payload::new(encoding, keys.len as usize, words).ok()?)
+                    }
+                    (None, _) => None,
+                    (Some(_), Content::Bytes(_)) => return None,
                 };
                 let push =
                     Push { session, worker, incarnation, sequence, clock, pulled, batch, samples, gradient };

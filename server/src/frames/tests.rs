@@ -78,7 +78,7 @@ fn events() -> Vec<ShardEvent> {
         ShardEvent::Remove { worker },
         ShardEvent::Start,
         ShardEvent::Initialize(values(0)),
-        push(Some(values(1))),
+        push(Some(values(1).into())),
         push(None),
         ShardEvent::Tick,
         ShardEvent::Pull { session: SessionId(1), reader: Some((worker, incarnation)), request: 3, kind },
@@ -93,13 +93,17 @@ fn events() -> Vec<ShardEvent> {
     ]
 }
 
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
 /// The same with bits instead of numbers: a gradient may hold NaNs.
 fn shown(event: &ShardEvent) -> String {
     match event {
-        ShardEvent::Push(Push { gradient: Some(values), .. }) | ShardEvent::Initialize(values) => {
-            let bits: Vec<u32> = values.iter().map(|value| value.to_bits()).collect();
-            format!("{:?} {bits:?}", Event::of(event))
+        ShardEvent::Push(Push { gradient: Some(gradient), .. }) => {
+            format!("{:?} {:?}", Event::of(event), bits(gradient.words()))
         }
+        ShardEvent::Initialize(values) => format!("{:?} {:?}", Event::of(event), bits(values)),
         event => format!("{event:?}"),
     }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use slackline_core::ids::{BatchIndex, Clock, Generation, Incarnation, Moment, Sequence, ShardId, WorkerId};
-use slackline_core::wire::{Dtype, Origin, Place, Served, ToPeer, TransferHeader, TransferKind};
+use slackline_core::ids::{Clock, Generation, Incarnation, Moment, Sequence, ShardId, WorkerId};
+use slackline_core::wire::{Origin, Place, Served, ToPeer, TransferHeader, TransferKind};
 use slackline_server_core::replica::Role;
 use slackline_server_core::{HostEffect, HostEvent, ShardEffect, ShardEvent};
 
@@ -233,21 +233,14 @@ fn values_header(
     served: Served,
 ) -> TransferHeader {
     TransferHeader {
-        kind: TransferKind::Values,
-        dtype: Dtype::F32,
-        shard,
         worker,
         incarnation,
         sequence: Sequence(request),
         clock: Clock(served.minimum.0),
         version: served.version,
-        batch: BatchIndex(0),
         lead: served.lead,
-        samples: 0,
-        stripe_count: 1,
-        keys,
-        stripe: keys,
         held_us: served.held_us,
+        ..TransferHeader::plain(TransferKind::Values, shard, keys)
     }
 }
 
@@ -256,7 +249,7 @@ fn shown(event: &HostEvent) -> String {
     match event {
         HostEvent::Shard(ShardEvent::Push(push)) => {
             let mut push = push.clone();
-            push.gradient = push.gradient.map(|gradient| gradient.into_iter().take(2).collect());
+            push.gradient = push.gradient.map(|gradient| gradient.into_words().into_iter().take(2).collect());
             format!("{push:?}")
         }
         HostEvent::Shard(ShardEvent::Initialize(_)) => "initial values".to_owned(),

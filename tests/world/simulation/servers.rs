@@ -286,7 +286,7 @@ impl World {
                 pulled: header.version,
                 batch: header.batch,
                 samples: header.samples,
-                gradient: Some(values),
+                gradient: Some(values.into()),
             })
         } else {
             ShardEvent::Initialize(values)

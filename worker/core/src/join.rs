@@ -1,10 +1,8 @@
 //! Becoming a member: greeting, join, registration; and the same again after a loss or when the lease ran
 //! out.
 
-use slackline_core::ids::{
-    BatchIndex, Clock, Incarnation, KeyRange, Sequence, ServerId, ShardId, Version, WorkerId,
-};
-use slackline_core::wire::{Dtype, Join, Register, Text, ToServer, TransferHeader, TransferKind};
+use slackline_core::ids::{Clock, Incarnation, KeyRange, ServerId, ShardId, WorkerId};
+use slackline_core::wire::{Join, Register, Text, ToServer, TransferHeader, TransferKind};
 
 use crate::effect::Effect;
 use crate::error::WorkerError;
@@ -193,21 +191,9 @@ impl Worker {
     pub(crate) fn header(&self, kind: TransferKind, shard: ShardId, keys: KeyRange) -> TransferHeader {
         let member = self.member.unwrap_or_default();
         TransferHeader {
-            kind,
-            dtype: Dtype::F32,
-            shard,
             worker: member.worker,
             incarnation: member.incarnation,
-            sequence: Sequence(0),
-            clock: Clock(0),
-            version: Version(0),
-            batch: BatchIndex(0),
-            lead: 0,
-            samples: 0,
-            stripe_count: 1,
-            keys,
-            stripe: keys,
-            held_us: 0,
+            ..TransferHeader::plain(kind, shard, keys)
         }
     }
 

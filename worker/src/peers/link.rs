@@ -243,7 +243,7 @@ impl Inward {
             }
             _ => vec![0.0; header.keys.len as usize],
         };
-        let gather = Gather::new(header, values)?;
+        let gather = Gather::new(header, values.into())?;
         gathers.insert(key, gather.clone());
         Ok(gather)
     }

@@ -8,10 +8,8 @@ use std::sync::Arc;
 
 use slackline_core::aggregate::first_not_finite;
 use slackline_core::collective::{Bucket, Outgoing, Packing, Reduction, ReductionError, Schedule};
-use slackline_core::ids::{
-    BatchIndex, Clock, Generation, Incarnation, KeyRange, Sequence, ShardId, Version, WorkerId,
-};
-use slackline_core::wire::{Dtype, TransferHeader, TransferKind};
+use slackline_core::ids::{Clock, Generation, Incarnation, KeyRange, Sequence, ShardId, WorkerId};
+use slackline_core::wire::{TransferHeader, TransferKind};
 use slackline_net::SharedValues;
 
 use super::fault::Fault;
@@ -291,21 +289,9 @@ impl Reducing {
 /// A header of a transfer to another worker, with nothing in it but who sends how much in which group.
 pub(crate) fn header(me: WorkerId, generation: Generation, keys: KeyRange) -> TransferHeader {
     TransferHeader {
-        kind: TransferKind::Probe,
-        dtype: Dtype::F32,
-        shard: ShardId(0),
         worker: me,
         incarnation: Incarnation(generation.0),
-        sequence: Sequence(0),
-        clock: Clock(0),
-        version: Version(0),
-        batch: BatchIndex(0),
-        lead: 0,
-        samples: 0,
-        stripe_count: 1,
-        keys,
-        stripe: keys,
-        held_us: 0,
+        ..TransferHeader::plain(TransferKind::Probe, ShardId(0), keys)
     }
 }
 

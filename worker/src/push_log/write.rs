@@ -152,28 +152,21 @@ mod tests {
     use super::super::PushRecord;
     use super::*;
     use slackline_core::ids::{BatchIndex, Clock, KeyRange, Version};
-    use slackline_core::wire::{Dtype, PushOutcome, TransferKind};
+    use slackline_core::wire::{PushOutcome, TransferKind};
 
     const ME: (WorkerId, Incarnation) = (WorkerId(2), Incarnation(7));
 
     fn header(sequence: u64, len: u64) -> TransferHeader {
         let keys = KeyRange::new(16, len);
         TransferHeader {
-            kind: TransferKind::Push,
-            dtype: Dtype::F32,
-            shard: ShardId(1),
             worker: ME.0,
             incarnation: ME.1,
             sequence: Sequence(sequence),
             clock: Clock(3),
             version: Version(4),
             batch: BatchIndex(5),
-            lead: 0,
             samples: 8,
-            stripe_count: 1,
-            keys,
-            stripe: keys,
-            held_us: 0,
+            ..TransferHeader::plain(TransferKind::Push, ShardId(1), keys)
         }
     }
 

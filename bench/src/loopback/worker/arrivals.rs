@@ -74,7 +74,10 @@ async fn take_stripe(
         match gathers.get(&key) {
             Some(gather) => gather.clone(),
             None => {
-                let gather = Gather::onto(&header, values).map_err(|error| error.to_string())?;
+                let gather = {
+                    let place = values.part(header.keys.as_indices()).ok_or("values for other keys")?;
+                    Gather::new(&header, place).map_err(|error| error.to_string())?
+                };
                 gathers.entry(key).or_insert(gather).clone()
             }
         }

@@ -64,6 +64,22 @@ impl Encoding {
             _ => keys.saturating_mul(4),
         }
     }
+
+    /// Most bytes of a payload of `keys` values, however it is written.
+    #[must_use]
+    pub const fn bytes_most(keys: u64) -> u64 {
+        Self::F32.bytes_max(keys)
+    }
+
+    /// Whether a payload of `keys` values can have so many words of four bytes. What is inside is not known by that.
+    #[must_use]
+    pub const fn can_have(self, keys: u64, words: u64) -> bool {
+        let most = self.bytes_max(keys) / 4;
+        match self {
+            Self::F32 | Self::F16 | Self::Bf16 => words == most,
+            _ => words <= most,
+        }
+    }
 }
 
 impl fmt::Display for Encoding {

@@ -32,11 +32,24 @@ pub enum CodecError {
 ///
 /// Whatever the encoding, its bytes are padded with zeros to a multiple of four and lie in a `Vec<f32>`, little-endian: so all buffers
 /// come from one pool, and plain values are not copied. What is in there are not numbers unless the encoding is [`Encoding::F32`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Payload {
     encoding: Encoding,
     keys: usize,
     words: Vec<f32>,
+}
+
+impl From<Vec<f32>> for Payload {
+    fn from(values: Vec<f32>) -> Self {
+        Self::plain(values)
+    }
+}
+
+impl FromIterator<f32> for Payload {
+    /// Plain values.
+    fn from_iter<I: IntoIterator<Item = f32>>(values: I) -> Self {
+        Self::plain(values.into_iter().collect())
+    }
 }
 
 impl Payload {
@@ -108,6 +121,12 @@ impl Payload {
     #[must_use]
     pub fn values(&self) -> Option<&[f32]> {
         (self.encoding == Encoding::F32).then_some(self.words.as_slice())
+    }
+
+    /// The same payload in storage of its own, which `copy` makes of this one's.
+    #[must_use]
+    pub fn copied(&self, copy: impl FnOnce(&[f32]) -> Vec<f32>) -> Self {
+        Self { encoding: self.encoding, keys: self.keys, words: copy(&self.words) }
     }
 
     /// Its storage, to be used again.

@@ -1,26 +1,28 @@
-//! The header before the raw values of a transfer.
+//! The header before the raw payload of a transfer.
 //!
 //! ```text
 //!   0  magic "SLKT"            40  clock        u64      96  stripe_start u64
 //!   4  protocol      u16       48  version      u64     104  stripe_len   u64
 //!   6  kind          u8        56  batch        u64     112  held_us      u64
-//!   7  dtype         u8        64  lead         u64     120  end
-//!   8  shard         u32       72  samples      u32
+//!   7  encoding      u8        64  lead         u64     120  reply        u64
+//!   8  shard         u32       72  samples      u32     128  end
 //!  12  worker        u32       76  stripe_count u32
 //!  16  incarnation   u64       80  key_start    u64
 //!  24  sequence      u64       88  key_len      u64
-//!  32  reserved (0)  u64
+//!  32  words         u64
 //! ```
 //!
-//! All little-endian. A transfer of `key_len` values from key `key_start` is cut into `stripe_count` stripes, each on a stream of
-//! its own with this header; `stripe_start` (a key) and `stripe_len` say which part follows, as `4 * stripe_len` bytes of f32.
+//! All little-endian. The `key_len` values from key `key_start` are written by `encoding` as `words` words of four bytes; of plain f32 that
+//! is one word a key. The payload is cut into `stripe_count` stripes, each on a stream of its own with this header; `stripe_start` and
+//! `stripe_len` say which of the words follow.
 
 use super::{PROTOCOL, WireError};
+use crate::codec::Encoding;
 use crate::ids::{BatchIndex, Clock, Incarnation, KeyRange, Sequence, ShardId, Version, WorkerId};
 use crate::limits::{STRIPE_COUNT_MAX, VALUE_COUNT_MAX};
 
 /// Bytes of a header.
-pub const HEADER_BYTES: usize = 120;
+pub const HEADER_BYTES: usize = 128;
 
 const MAGIC: [u8; 4] = *b"SLKT";
 
@@ -42,11 +44,27 @@ pub enum TransferKind {
     Probe,
 }
 
-/// How a value is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dtype {
-    /// IEEE 754 single precision, little-endian.
-    F32,
+/// A run of words of a payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stripe {
+    /// The first word.
+    pub start: u64,
+    /// How many there are.
+    pub len: u64,
+}
+
+impl Stripe {
+    /// `len` words from `start` on.
+    #[must_use]
+    pub const fn new(start: u64, len: u64) -> Self {
+        Self { start, len }
+    }
+
+    /// The word after the last.
+    #[must_use]
+    pub const fn end(self) -> u64 {
+        self.start + self.len
+    }
 }
 
 /// The header of one stripe; see the module for the layout.
@@ -55,7 +73,7 @@ pub struct TransferHeader {
     /// What the values are.
     pub kind: TransferKind,
     /// How they are written.
-    pub dtype: Dtype,
+    pub encoding: Encoding,
     /// The shard they belong to.
     pub shard: ShardId,
     /// The worker that pushes or pulled.
@@ -78,22 +96,63 @@ pub struct TransferHeader {
     pub stripe_count: u32,
     /// Keys of the whole transfer.
     pub keys: KeyRange,
-    /// Keys of this stripe.
-    pub stripe: KeyRange,
+    /// Words of the whole payload.
+    pub words: u64,
+    /// Words of this stripe.
+    pub stripe: Stripe,
     /// Values: microseconds for which the gate held the pull.
     pub held_us: u64,
+    /// Push: the number of the pull that it brings with it, for the iteration after its own; zero for none.
+    pub reply: u64,
 }
 
 impl TransferHeader {
-    /// Bytes that follow the header.
+    /// A transfer of plain values in one stripe, with nothing else in its header.
+    #[must_use]
+    pub const fn plain(kind: TransferKind, shard: ShardId, keys: KeyRange) -> Self {
+        Self {
+            kind,
+            encoding: Encoding::F32,
+            shard,
+            worker: WorkerId(0),
+            incarnation: Incarnation(0),
+            sequence: Sequence(0),
+            clock: Clock(0),
+            version: Version(0),
+            batch: BatchIndex(0),
+            lead: 0,
+            samples: 0,
+            stripe_count: 1,
+            keys,
+            words: keys.len,
+            stripe: Stripe::new(0, keys.len),
+            held_us: 0,
+            reply: 0,
+        }
+    }
+
+    /// This header for a payload that is written otherwise, in one stripe.
+    #[must_use]
+    pub const fn with_payload(mut self, encoding: Encoding, words: u64) -> Self {
+        (self.encoding, self.words, self.stripe_count) = (encoding, words, 1);
+        self.with_stripe(Stripe::new(0, words))
+    }
+
+    /// Bytes of the whole payload.
     #[must_use]
     pub const fn payload_bytes(&self) -> u64 {
+        self.words * 4
+    }
+
+    /// Bytes that follow this header: those of its stripe.
+    #[must_use]
+    pub const fn stripe_bytes(&self) -> u64 {
         self.stripe.len * 4
     }
 
     /// This header for another stripe of the same transfer.
     #[must_use]
-    pub const fn with_stripe(mut self, stripe: KeyRange) -> Self {
+    pub const fn with_stripe(mut self, stripe: Stripe) -> Self {
         self.stripe = stripe;
         self
     }
@@ -117,14 +176,12 @@ impl TransferHeader {
             TransferKind::State => 5,
             TransferKind::Probe => 6,
         }]);
-        put(&[match self.dtype {
-            Dtype::F32 => 1,
-        }]);
+        put(&[self.encoding.to_wire()]);
         put(&self.shard.0.to_le_bytes());
         put(&self.worker.0.to_le_bytes());
         put(&self.incarnation.0.to_le_bytes());
         put(&self.sequence.0.to_le_bytes());
-        put(&0_u64.to_le_bytes());
+        put(&self.words.to_le_bytes());
         put(&self.clock.0.to_le_bytes());
         put(&self.version.0.to_le_bytes());
         put(&self.batch.0.to_le_bytes());
@@ -136,6 +193,7 @@ impl TransferHeader {
         put(&self.stripe.start.to_le_bytes());
         put(&self.stripe.len.to_le_bytes());
         put(&self.held_us.to_le_bytes());
+        put(&self.reply.to_le_bytes());
         bytes
     }
 
@@ -160,17 +218,11 @@ impl TransferHeader {
             6 => TransferKind::Probe,
             _ => return Err(WireError::Inconsistent { what: "kind" }),
         };
-        let dtype = match bytes[7] {
-            1 => Dtype::F32,
-            _ => return Err(WireError::Inconsistent { what: "dtype" }),
-        };
+        let encoding = Encoding::from_wire(bytes[7]).ok_or(WireError::Inconsistent { what: "encoding" })?;
         let (short, long) = (|at| u32_at(bytes, at), |at| u64_at(bytes, at));
-        if long(32) != 0 {
-            return Err(WireError::Inconsistent { what: "reserved" });
-        }
         let header = Self {
             kind,
-            dtype,
+            encoding,
             shard: ShardId(short(8)),
             worker: WorkerId(short(12)),
             incarnation: Incarnation(long(16)),
@@ -182,21 +234,23 @@ impl TransferHeader {
             samples: short(72),
             stripe_count: short(76),
             keys: KeyRange::new(long(80), long(88)),
-            stripe: KeyRange::new(long(96), long(104)),
+            words: long(32),
+            stripe: Stripe::new(long(96), long(104)),
             held_us: long(112),
+            reply: long(120),
         };
         header.checked()
     }
 
     fn checked(self) -> Result<Self, WireError> {
-        let sound =
-            |range: KeyRange| range.start <= VALUE_COUNT_MAX && range.len <= VALUE_COUNT_MAX - range.start;
-        if !sound(self.keys) {
+        let keys = self.keys;
+        if keys.start > VALUE_COUNT_MAX || keys.len > VALUE_COUNT_MAX - keys.start {
             return Err(WireError::Inconsistent { what: "keys" });
         }
-        // Only the end of a sound range can be computed without overflow, so soundness is looked at first.
-        let within = |range: KeyRange| range.start >= self.keys.start && range.end() <= self.keys.end();
-        if !sound(self.stripe) || !within(self.stripe) {
+        if !self.encoding.can_have(keys.len, self.words) {
+            return Err(WireError::Inconsistent { what: "words" });
+        }
+        if self.stripe.start > self.words || self.stripe.len > self.words - self.stripe.start {
             return Err(WireError::Inconsistent { what: "stripe" });
         }
         if self.stripe_count == 0 || self.stripe_count > STRIPE_COUNT_MAX {
@@ -218,13 +272,12 @@ fn u64_at(bytes: &[u8; HEADER_BYTES], at: usize) -> u64 {
     u64::from_le_bytes(field)
 }
 
-/// Cuts a range of keys into at most `stripes_max` stripes of nearly equal length, none under `stripe_keys_min` unless the range
-/// itself is; at least one stripe, even for an empty range.
+/// Cuts a payload into at most `stripes_max` stripes of nearly equal length, none under `least` words unless the payload itself is;
+/// at least one stripe, even for an empty payload.
 #[must_use]
-pub fn stripes(keys: KeyRange, stripe_keys_min: u64, stripes_max: u32) -> Vec<KeyRange> {
+pub fn stripes(words: u64, least: u64, stripes_max: u32) -> Vec<Stripe> {
     let most = u64::from(stripes_max.clamp(1, STRIPE_COUNT_MAX));
-    let count = (keys.len / stripe_keys_min.max(1)).clamp(1, most);
-    let border =
-        |index: u64| keys.start + (u128::from(keys.len) * u128::from(index) / u128::from(count)) as u64;
-    (0..count).map(|index| KeyRange::new(border(index), border(index + 1) - border(index))).collect()
+    let count = (words / least.max(1)).clamp(1, most);
+    let border = |index: u64| (u128::from(words) * u128::from(index) / u128::from(count)) as u64;
+    (0..count).map(|index| Stripe::new(border(index), border(index + 1) - border(index))).collect()
 }

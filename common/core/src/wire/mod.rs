@@ -22,7 +22,7 @@ use bincode::{Decode, Encode};
 
 pub use cluster::{Backup, Doubt, Here, Holding, Mark, Origin, Place, Placed, ServerOrder, ServerWord};
 pub use group::{Group, GroupMember, LinkFigures, Ready, Stepped, Trouble};
-pub use header::{Dtype, HEADER_BYTES, TransferHeader, TransferKind, stripes};
+pub use header::{HEADER_BYTES, Stripe, TransferHeader, TransferKind, stripes};
 pub use message::{
     Ask, BatchResult, Evaluated, Fate, Guarded, Join, Leave, Outcome, Pull, PullKind, PushOutcome, Pushed,
     Refusal, RefusalCode, Register, Served, Text, ToPeer, ToServer, Work,
@@ -37,7 +37,7 @@ pub use status::{
 use crate::limits::CONTROL_BYTES_MAX;
 
 /// Protocol version; part of the ALPN name and of the first message.
-pub const PROTOCOL: u32 = 7;
+pub const PROTOCOL: u32 = 8;
 
 /// ALPN name of the protocol.
 pub const ALPN: &[u8] = b"slackline/1";

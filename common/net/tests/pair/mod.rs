@@ -4,10 +4,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use slackline_core::ids::{
-    BatchIndex, Clock, Incarnation, KeyRange, Sequence, ServerId, ShardId, Version, WorkerId,
-};
-use slackline_core::wire::{Dtype, PROTOCOL, ToPeer, TransferHeader, TransferKind};
+use slackline_core::ids::{Incarnation, KeyRange, Sequence, ServerId, ShardId, WorkerId};
+use slackline_core::wire::{PROTOCOL, ToPeer, TransferHeader, TransferKind};
 use slackline_net::{
     Connection, Connector, ControlReceiver, ControlSender, Identity, Listener, Role, Settings, keys,
 };
@@ -88,20 +86,10 @@ pub async fn pair(settings: &Settings) -> Pair {
 /// A push of `keys`; its stripe fields are what a sender of the whole would write.
 pub fn push(keys: KeyRange) -> TransferHeader {
     TransferHeader {
-        kind: TransferKind::Push,
-        dtype: Dtype::F32,
-        shard: ShardId(0),
         worker: WorkerId(1),
         incarnation: Incarnation(1),
         sequence: Sequence(1),
-        clock: Clock(0),
-        version: Version(0),
-        batch: BatchIndex(0),
-        lead: 0,
         samples: 1,
-        stripe_count: 1,
-        keys,
-        stripe: keys,
-        held_us: 0,
+        ..TransferHeader::plain(TransferKind::Push, ShardId(0), keys)
     }
 }

@@ -466,10 +466,10 @@ const fn compared_after(index: Index) -> Option<u64> {
 
 /// Drops an event that only a primary takes: whoever sent it hears where that is.
 pub(super) fn refuse(event: ShardEvent, effects: &mut Vec<HostEffect>) {
-    let (ShardEvent::Initialize(buffer)
-    | ShardEvent::Push(crate::shard::Push { gradient: Some(buffer), .. })) = event
-    else {
-        return;
+    let buffer = match event {
+        ShardEvent::Initialize(buffer) => buffer,
+        ShardEvent::Push(crate::shard::Push { gradient: Some(gradient), .. }) => gradient.into_words(),
+        _ => return,
     };
     effects.push(HostEffect::Shard(ShardEffect::Recycle(buffer)));
 }

@@ -83,7 +83,7 @@ impl Journal {
             if let Some(Entry { event: ShardEvent::Push(Push { gradient: Some(gradient), .. }), .. }) =
                 Arc::into_inner(entry)
             {
-                buffers.put(gradient);
+                buffers.put(gradient.into_words());
             }
         }
     }
@@ -149,7 +149,7 @@ impl Journal {
 /// A copy, its gradient in one of the `buffers`.
 fn copy(event: &ShardEvent, buffers: &Buffers) -> ShardEvent {
     let ShardEvent::Push(push) = event else { return event.clone() };
-    let gradient = push.gradient.as_ref().map(|gradient| buffers.copy(gradient));
+    let gradient = push.gradient.as_ref().map(|gradient| gradient.copied(|words| buffers.copy(words)));
     let Push { session, worker, incarnation, sequence, clock, pulled, batch, samples, .. } = *push;
     ShardEvent::Push(Push { session, worker, incarnation, sequence, clock, pulled, batch, samples, gradient })
 }
@@ -157,9 +157,8 @@ fn copy(event: &ShardEvent, buffers: &Buffers) -> ShardEvent {
 /// Values that an entry keeps in memory, and on a disk.
 pub(super) fn values_of(event: &ShardEvent) -> u64 {
     match event {
-        ShardEvent::Push(Push { gradient: Some(values), .. }) | ShardEvent::Initialize(values) => {
-            values.len() as u64
-        }
+        ShardEvent::Push(Push { gradient: Some(gradient), .. }) => gradient.words().len() as u64,
+        ShardEvent::Initialize(values) => values.len() as u64,
         _ => 0,
     }
 }

@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use slackline_core::codec::Payload;
 use slackline_core::consistency::Standing;
 use slackline_core::ids::{Clock, Moment, SessionId, Version, WorkerId};
 use slackline_core::wire::{Mark, PushOutcome};
@@ -104,7 +105,7 @@ impl Shard {
         now: Moment,
         facts: &Facts,
         session: Option<SessionId>,
-        gradient: Option<Vec<f32>>,
+        gradient: Option<Payload>,
         effects: &mut Vec<ShardEffect>,
     ) {
         let Some(cut) = &self.cut else {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use slackline_core::codec::Payload;
 use slackline_core::consistency::Standing;
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, Sequence, SessionId, Version, WorkerId};
 use slackline_core::wire::{Doubt, Mark, PullKind, Pushed, Served};
@@ -153,8 +154,8 @@ pub struct Push {
     pub batch: BatchIndex,
     /// Samples it is the mean of.
     pub samples: u32,
-    /// The gradient, one value a key; none when the iteration has nothing for this shard.
-    pub gradient: Option<Vec<f32>>,
+    /// The gradient, as it came; none when the iteration has nothing for this shard.
+    pub gradient: Option<Payload>,
 }
 
 /// What a shard asks for.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bincode::{Decode, Encode};
 use slackline_core::aggregate::{first_not_finite, scale, weighted_mean};
+use slackline_core::codec::Payload;
 use slackline_core::config::Steps;
 use slackline_core::consistency::{DropReason, PushVerdict};
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, Moment, Sequence, SessionId, Version, WorkerId};
@@ -71,13 +72,13 @@ impl Shard {
         if let Some(piece) = member.and_then(|member| member.staged.get_mut(&sequence)) {
             piece.session = piece.session.max(Some(session));
             effects.push(ShardEffect::Staged { session, sequence });
-            effects.extend(gradient.map(ShardEffect::Recycle));
+            effects.extend(gradient.map(recycle));
             return;
         }
         let answer = |pushed: Pushed| ShardEffect::Answer { session, pushed };
         match self.look(&facts) {
             Seen::New => {
-                if self.fits(gradient.as_deref()) {
+                if self.fits(gradient.as_ref()) {
                     match self.steps {
                         Steps::Whole => self.stage(now, facts, session, gradient, effects),
                         Steps::Parts => self.admit(now, &facts, Some(session), gradient, effects),
@@ -101,7 +102,7 @@ impl Shard {
                 }
             }
         }
-        effects.extend(gradient.map(ShardEffect::Recycle));
+        effects.extend(gradient.map(recycle));
     }
 
     fn look(&self, facts: &Facts) -> Seen {
@@ -116,8 +117,8 @@ impl Shard {
         }
     }
 
-    fn fits(&self, gradient: Option<&[f32]>) -> bool {
-        !self.values.is_empty() && gradient.is_none_or(|gradient| gradient.len() as u64 == self.keys.len)
+    fn fits(&self, gradient: Option<&Payload>) -> bool {
+        !self.values.is_empty() && gradient.is_none_or(|gradient| gradient.keys() as u64 == self.keys.len)
     }
 
     /// A push that was never taken in before: it counts from here on. Returns what became of it; none while it is collected.
@@ -126,7 +127,7 @@ impl Shard {
         now: Moment,
         facts: &Facts,
         session: Option<SessionId>,
-        gradient: Option<Vec<f32>>,
+        gradient: Option<Payload>,
         effects: &mut Vec<ShardEffect>,
     ) -> Option<PushOutcome> {
         let member = self.members.get_mut(&facts.worker);
@@ -162,9 +163,10 @@ impl Shard {
         now: Moment,
         facts: &Facts,
         session: Option<SessionId>,
-        mut gradient: Vec<f32>,
+        gradient: Payload,
         effects: &mut Vec<ShardEffect>,
     ) -> Option<PushOutcome> {
+        let mut gradient = self.unpack(gradient, effects);
         // Other shards have taken in their pieces of the step in time: this one must not be late alone.
         let is_owed = self.member(facts.worker, facts.incarnation).is_none();
         let staleness = self.version.0.saturating_sub(facts.pulled.0);
@@ -219,6 +221,17 @@ impl Shard {
                 Some(PushOutcome::Dropped(reason))
             }
         }
+    }
+
+    /// The values of a gradient, whose buffer is its own where it is plain.
+    pub(super) fn unpack(&self, gradient: Payload, effects: &mut Vec<ShardEffect>) -> Vec<f32> {
+        if gradient.values().is_some() {
+            return gradient.into_words();
+        }
+        let mut values = self.values.buffer(gradient.keys());
+        gradient.decode_into(&mut values);
+        effects.push(recycle(gradient));
+        values
     }
 
     /// What the guard's verdict makes of a gradient, with its words for the log; none if it may go on.
@@ -426,4 +439,9 @@ impl Shard {
             effects.extend(Arc::into_inner(push.gradient).map(ShardEffect::Recycle));
         }
     }
+}
+
+/// A gradient's buffer is free again.
+pub(super) fn recycle(gradient: Payload) -> ShardEffect {
+    ShardEffect::Recycle(gradient.into_words())
 }

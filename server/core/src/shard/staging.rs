@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use slackline_core::codec::Payload;
 use slackline_core::config::Steps;
 use slackline_core::ids::{Incarnation, Moment, Sequence, SessionId, WorkerId};
 use slackline_core::limits::PUSH_WINDOW;
@@ -25,12 +26,13 @@ impl Shard {
         now: Moment,
         facts: Facts,
         session: SessionId,
-        gradient: Option<Vec<f32>>,
+        gradient: Option<Payload>,
         effects: &mut Vec<ShardEffect>,
     ) {
         let Facts { worker, sequence, .. } = facts;
+        let gradient = gradient.map(|gradient| Arc::new(self.unpack(gradient, effects)));
         let Some(member) = self.members.get_mut(&worker) else { return };
-        let piece = Piece { facts, session: Some(session), gradient: gradient.map(Arc::new) };
+        let piece = Piece { facts, session: Some(session), gradient };
         member.staged.insert(sequence, piece);
         self.take_committed(now, worker, effects);
         if self.members.get(&worker).is_some_and(|member| member.staged.contains_key(&sequence)) {
@@ -70,7 +72,7 @@ impl Shard {
     }
 
     fn admit_piece(&mut self, now: Moment, piece: Piece, effects: &mut Vec<ShardEffect>) {
-        let gradient = piece.gradient.map(Arc::unwrap_or_clone);
+        let gradient = piece.gradient.map(|gradient| Payload::plain(Arc::unwrap_or_clone(gradient)));
         self.admit(now, &piece.facts, piece.session, gradient, effects);
     }
 

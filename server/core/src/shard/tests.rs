@@ -211,7 +211,7 @@ impl World {
                     pulled,
                     batch: BatchIndex(clock * self.workers.len() as u64 + index as u64),
                     samples: 4,
-                    gradient: Some(vec![1.0; KEYS as usize]),
+                    gradient: Some(vec![1.0; KEYS as usize].into()),
                 };
                 self.in_flight_sum += self.in_flight_besides(index);
                 self.workers[index].clock += 1;
@@ -410,7 +410,7 @@ fn a_gradient_that_is_not_finite_is_refused_by_name_and_the_clock_goes_on() {
             pulled: Version(0),
             batch: BatchIndex(0),
             samples: 1,
-            gradient: Some(vec![0.0, bad, 0.0]),
+            gradient: Some(vec![0.0, bad, 0.0].into()),
         };
         let (clock, sequence) = (push.clock, push.sequence);
         let mut effects = Vec::new();
@@ -437,7 +437,7 @@ fn a_push_of_a_stranger_a_former_incarnation_or_the_wrong_size_changes_nothing()
         pulled: Version(0),
         batch: BatchIndex(0),
         samples: 1,
-        gradient: Some(gradient),
+        gradient: Some(gradient.into()),
     };
     for (push, expected) in [
         (push(5, 0, vec![1.0; 3]), PushOutcome::Fenced),
@@ -472,7 +472,7 @@ fn the_mean_of_a_clock_does_not_depend_on_arrival() {
                     pulled: Version(0),
                     batch: BatchIndex(u64::from(*index)),
                     samples: 3 + index,
-                    gradient: Some(vec![0.1 + *index as f32 * 0.7, 1e-7, 1e7]),
+                    gradient: Some(vec![0.1 + *index as f32 * 0.7, 1e-7, 1e7].into()),
                 };
                 world.shard.handle(Moment(1), ShardEvent::Push(push), &mut effects);
             }

@@ -37,6 +37,11 @@ impl Values {
         self.current.clone()
     }
 
+    /// A buffer of `len` values, which have no meaning.
+    pub(super) fn buffer(&self, len: usize) -> Vec<f32> {
+        self.buffers.take(len)
+    }
+
     /// A reader gives its share back, where the shard knows of it.
     pub(super) fn give_back(&self, snapshot: Arc<Vec<f32>>) {
         self.buffers.put_shared(snapshot);

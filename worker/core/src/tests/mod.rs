@@ -24,8 +24,8 @@ use slackline_core::ids::{
 use slackline_core::layout::Layout;
 use slackline_core::partition::Partition;
 use slackline_core::wire::{
-    Ask, BatchResult, Dtype, Fate, Join, PROTOCOL, Pull, PullKind, PushOutcome, Pushed, Register, Served,
-    ToPeer, ToServer, TransferHeader, TransferKind, Work,
+    Ask, BatchResult, Fate, Join, PROTOCOL, Pull, PullKind, PushOutcome, Pushed, Register, Served, ToPeer,
+    ToServer, TransferHeader, TransferKind, Work,
 };
 
 use crate::{Effect, Event, Obstacle, Settings, Worker};
@@ -297,21 +297,14 @@ pub(crate) fn push(shard: u32, sequence: u64, clock: u64, version: u64, batch: u
     Effect::SendPush {
         server: ServerId(shard),
         header: TransferHeader {
-            kind: TransferKind::Push,
-            dtype: Dtype::F32,
-            shard: ShardId(shard),
             worker: ONE,
             incarnation: FIRST_LIFE,
             sequence: Sequence(sequence),
             clock: Clock(clock),
             version: Version(version),
             batch: BatchIndex(batch),
-            lead: 0,
             samples: 4,
-            stripe_count: 1,
-            keys,
-            stripe: keys,
-            held_us: 0,
+            ..TransferHeader::plain(TransferKind::Push, ShardId(shard), keys)
         },
     }
 }

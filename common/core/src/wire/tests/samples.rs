@@ -1,5 +1,6 @@
 //! Messages with another number in every field, so that two fields that change places are noticed.
 
+use crate::codec::Encoding;
 use crate::consistency::HoldReason;
 use crate::histogram::Histogram;
 use crate::ids::{
@@ -173,7 +174,7 @@ pub(super) fn full_status() -> Status {
 pub(super) const fn header(kind: TransferKind) -> TransferHeader {
     TransferHeader {
         kind,
-        dtype: Dtype::F32,
+        encoding: Encoding::F32,
         shard: ShardId(1),
         worker: WorkerId(2),
         incarnation: Incarnation(3),
@@ -185,7 +186,9 @@ pub(super) const fn header(kind: TransferKind) -> TransferHeader {
         samples: 9,
         stripe_count: 10,
         keys: KeyRange::new(100, 50),
-        stripe: KeyRange::new(110, 20),
+        words: 50,
+        stripe: Stripe::new(10, 20),
         held_us: 11,
+        reply: 12,
     }
 }

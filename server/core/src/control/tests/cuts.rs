@@ -123,7 +123,7 @@ impl Yard {
             pulled: Version(0),
             batch,
             samples: 10,
-            gradient: Some(gradient),
+            gradient: Some(gradient.into()),
         }));
         hand.done = Some((batch, hand.clock));
         hand.clock += 1;

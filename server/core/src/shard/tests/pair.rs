@@ -37,7 +37,7 @@ impl Life {
             pulled: Version(0),
             batch: BatchIndex(clock),
             samples: 1,
-            gradient: Some(gradient),
+            gradient: Some(gradient.into()),
         }
     }
 
