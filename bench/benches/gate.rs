@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
+use slackline_core::codec::CodecKind;
 use slackline_core::config::{Guard, Steps};
 use slackline_core::consistency::{DelaySpec, PolicySpec, Standing};
 use slackline_core::ids::{
@@ -56,6 +57,7 @@ impl Rounds {
             batch: None,
             steps: Steps::Parts,
             guard: Guard::default(),
+            pull: CodecKind::F32,
             buffers: Default::default(),
         };
         let mut rounds = Self {

@@ -35,6 +35,7 @@ pub fn all_shards(config: &Config) -> BTreeMap<ShardId, ShardSettings> {
             batch: config.train.proportional.then_some(config.cut().unit * config.cut().units),
             steps: config.cluster.steps,
             guard: config.guard,
+            pull: config.codec.pull,
             buffers: Default::default(),
         };
         (id, settings)

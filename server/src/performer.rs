@@ -13,7 +13,7 @@ use slackline_net::SharedValues;
 use slackline_net::log::Hold;
 use slackline_server_core::guard::Beyond;
 use slackline_server_core::replica::{Frame, HostEffect, HostEvent, HostSettings, Kept};
-use slackline_server_core::shard::Push;
+use slackline_server_core::shard::{Push, Snapshot};
 use slackline_server_core::{Buffers, Notice, ShardEffect, ShardEvent};
 use tokio::sync::mpsc;
 
@@ -79,15 +79,15 @@ impl Pulled {
 
 /// Values on their way to a peer: when it has them all, their buffer can be used again and there is room for others.
 struct Lent {
-    values: Option<Arc<Vec<f32>>>,
+    words: Option<Arc<Vec<f32>>>,
     buffers: Buffers,
     _room: Room,
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        if let Some(values) = self.values.take() {
-            self.buffers.put_shared(values);
+        if let Some(words) = self.words.take() {
+            self.buffers.put_shared(words);
         }
     }
 }
@@ -366,16 +366,17 @@ impl Performer {
 
     /// Sends values if their session has room for them. Else it lets them go, for as long as the peer takes for those before them they
     /// would keep a version of the shard in memory, and lets the shard serve the pull again when there is room: with what it has by then.
-    fn serve(&mut self, pulled: Pulled, values: Arc<Vec<f32>>, served: Served) {
+    fn serve(&mut self, pulled: Pulled, values: Snapshot, served: Served) {
         let Surroundings { directory, buffers, runtime, .. } = &*self.surroundings;
+        let Snapshot { encoding, words } = values;
         let again = self.rooms.iter().position(|(other, _)| other.is_same(&pulled));
         let (leave, held_us) = match again.map(|place| self.rooms.swap_remove(place)) {
             // The shard does not know any more how long it held the pull.
             Some((first, leave)) => (leave, first.held_us.max(served.held_us)),
-            None => match directory.ask(pulled.session, self.keys.len * 4) {
+            None => match directory.ask(pulled.session, words.len() as u64 * 4) {
                 Asked::Leave(leave) => (leave, served.held_us),
                 Asked::Wait(wait) => {
-                    buffers.put_shared(values);
+                    buffers.put_shared(words);
                     let notes = self.notes.clone();
                     runtime.spawn(async move {
                         if let Some(leave) = wait.leave().await {
@@ -385,13 +386,14 @@ impl Performer {
                     });
                     return;
                 }
-                Asked::Gone => return buffers.put_shared(values),
+                Asked::Gone => return buffers.put_shared(words),
             },
         };
         let Leave { place, room } = leave;
         let header = self.values_header(pulled.reader, pulled.request, Served { held_us, ..served });
-        let end = Lent { values: Some(values.clone()), buffers: buffers.clone(), _room: room };
-        directory.send_values(pulled.session, header, SharedValues::from(values).with_end(end), place);
+        let header = header.with_payload(encoding, words.len() as u64);
+        let end = Lent { words: Some(words.clone()), buffers: buffers.clone(), _room: room };
+        directory.send_values(pulled.session, header, SharedValues::from(words).with_end(end), place);
     }
 
     /// There is room for what was pulled before. False where nobody waits for it any more.

@@ -5,6 +5,7 @@ use std::fmt::{self, Write};
 use std::hash::Hasher;
 use std::sync::Arc;
 
+use slackline_core::codec::CodecKind;
 use slackline_core::config::{Guard, Steps};
 use slackline_core::consistency::{DelaySpec, PolicySpec, Standing};
 use slackline_core::ids::{
@@ -64,6 +65,7 @@ impl Ledger {
             batch: None,
             steps,
             guard: Guard::default(),
+            pull: CodecKind::F32,
             buffers: Default::default(),
         }
     }

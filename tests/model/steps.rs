@@ -150,7 +150,7 @@ impl Variant {
             }
             ShardEffect::Serve { session, values, .. } => {
                 let worker = session.0 as usize;
-                self.check_read(state, worker, &values);
+                self.check_read(state, worker, &values.words);
                 let stages = &mut state.workers[worker].stages;
                 stages[shard] = Stage::Push;
             }

@@ -2,6 +2,7 @@
 
 use std::net::UdpSocket;
 
+use slackline_core::codec::Encoding;
 use slackline_core::ids::{Incarnation, KeyRange, Sequence, ShardId, WorkerId};
 use slackline_core::limits::CONTROL_BYTES_MAX;
 use slackline_core::wire::{
@@ -130,7 +131,9 @@ fn a_transfer_that_lies_ends_its_session_only() {
     let spoil: [(&str, &dyn Fn(TransferHeader) -> TransferHeader); 7] = [
         ("does not lie on", &|header| TransferHeader { shard: ShardId(1), ..header }),
         ("does not lie on", &|header| TransferHeader { shard: ShardId(u32::MAX), ..header }),
-        ("exactly its keys", &|header| TransferHeader { keys: more, ..header }),
+        ("exactly its keys", &|header| {
+            TransferHeader { keys: more, ..header }.with_payload(Encoding::F32, more.len)
+        }),
         ("exactly its keys", &|header| TransferHeader { keys: elsewhere, ..header }),
         ("does not speak for", &|header| TransferHeader { worker: WorkerId(77), ..header }),
         ("does not speak for", &|header| TransferHeader { incarnation: Incarnation(99), ..header }),
@@ -140,7 +143,7 @@ fn a_transfer_that_lies_ends_its_session_only() {
         let mut peer = Peer::connect(&stage.path("keys"), Role::Worker, &cluster.addresses[0]).unwrap();
         let member = peer.join(&run);
         let header = spoil(push_header(member, shard, keys));
-        peer.push(header, vec![0.0; header.keys.len as usize]);
+        peer.push(header, vec![0.0; header.words as usize]);
         let closed = peer.closed();
         assert!(closed.contains("malformed") && closed.contains(words), "{words}: {closed}");
     }

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use slackline_core::aggregate::first_not_finite;
+use slackline_core::codec::Payload;
 use slackline_core::config::Config;
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, Sequence, ShardId, WorkerId};
 use tokio::sync::mpsc::Sender;
@@ -16,6 +17,7 @@ use crate::model::parallel::ParallelGradient;
 use crate::model::pieces::PairwiseGradient;
 use crate::model::{self, Batch, Examples, Ready};
 use crate::pace::{Pace, Watch};
+use crate::packing::Packer;
 
 /// Examples evaluated at once: enough to fill the cache, too few to notice in memory.
 const EVALUATION_CHUNK: usize = 256;
@@ -28,6 +30,9 @@ pub(crate) struct GradientJob {
     pub(crate) batch: Batch,
     pub(crate) values: Vec<f32>,
     pub(crate) gradient: Vec<f32>,
+    /// Buffers for parts that are written otherwise than plainly, and those parts.
+    pub(crate) spare: Vec<Vec<f32>>,
+    pub(crate) packed: Vec<(ShardId, Payload)>,
 }
 
 /// Whose gradient it is, and where it stands in the run.
@@ -40,6 +45,8 @@ pub(crate) struct Place {
     pub(crate) batch: BatchIndex,
     /// Shards whose values are newer than before.
     pub(crate) adopted: Vec<ShardId>,
+    /// Shards that are sent their parts.
+    pub(crate) pushed: Vec<ShardId>,
     /// The gradient before this one was not sent to any server.
     pub(crate) is_after_unsent: bool,
 }
@@ -110,6 +117,7 @@ impl Compute {
                 gradients: Gradients::of(config, dataset)?,
                 local: LocalSolver::of(config),
                 life: None,
+                packer: Packer::of(config),
                 batch_count,
                 pace: Pace::of(config),
                 watch: watch.clone(),
@@ -214,6 +222,8 @@ impl Gradients {
 struct Solver {
     gradients: Gradients,
     local: Option<LocalSolver>,
+    /// None where gradients are sent as they are.
+    packer: Option<Packer>,
     /// The life of the worker that the local values belong to.
     life: Option<Incarnation>,
     batch_count: u64,
@@ -262,6 +272,15 @@ fn compute_gradients(solver: &mut Solver, jobs: &Receiver<Box<GradientJob>>, don
     while let Ok(mut job) = jobs.recv() {
         let loss = solver.compute(&mut job);
         let bad_key = first_not_finite(&job.gradient).map(|key| key as u64);
+        // What is not finite is not sent, and must not get into what is kept.
+        if let (Some(packer), None) = (&mut solver.packer, bad_key) {
+            let GradientJob { place, values, gradient, spare, packed, .. } = job.as_mut();
+            let mut pack = |shard: &ShardId| {
+                let words = spare.pop().unwrap_or_default();
+                (*shard, packer.pack(place.worker, *shard, (gradient, values), words))
+            };
+            packed.extend(place.pushed.iter().map(&mut pack));
+        }
         if done.0.blocking_send(Done::Gradient { job, loss, bad_key }).is_err() {
             return;
         }
@@ -324,7 +343,15 @@ mod tests {
         }
         let place = Place { clock: Clock(sequence - 1), batch: BatchIndex(sequence - 1), ..Place::default() };
         let (values, gradient) = (vec![value; 650], vec![f32::NAN; 650]);
-        GradientJob { sequence: Sequence(sequence), place, batch, values, gradient }
+        GradientJob {
+            sequence: Sequence(sequence),
+            place,
+            batch,
+            values,
+            gradient,
+            spare: Vec::new(),
+            packed: Vec::new(),
+        }
     }
 
     fn gradient(done: Option<Done>) -> (Vec<f32>, f64) {

@@ -22,6 +22,7 @@ pub mod loader;
 pub mod local;
 pub mod model;
 mod pace;
+pub mod packing;
 mod peers;
 pub mod push_log;
 mod replica;

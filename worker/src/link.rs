@@ -403,7 +403,8 @@ impl Inward {
                 held_us: header.held_us,
             };
             let (server, shard, request) = (self.server, header.shard, header.sequence.0);
-            let event = Event::ValuesArrived { server, shard, request, served };
+            let bytes = header.payload_bytes();
+            let event = Event::ValuesArrived { server, shard, request, served, bytes };
             let _ = self.events.send((self.server, self.number, event)).await;
         }
         Ok(())

@@ -6,7 +6,7 @@ use slackline_core::ids::{BatchIndex, Clock, Incarnation, KeyRange, Sequence, Se
 use slackline_core::partition::Partition;
 use slackline_core::wire::{Pushed, TransferHeader};
 use slackline_net::SharedValues;
-use slackline_worker_core::{Effect, Event};
+use slackline_worker_core::{Effect, Event, Packed};
 
 use crate::buffers::{Buffer, Fresher};
 use crate::compute::{GradientJob, Place};
@@ -53,6 +53,20 @@ impl Logging {
     }
 }
 
+/// A gradient that is computed.
+struct Computed {
+    flat: SharedValues,
+    /// The parts that are written otherwise than plainly.
+    packed: BTreeMap<ShardId, SharedValues>,
+}
+
+impl Computed {
+    /// What is sent under a header.
+    fn part(&self, header: &TransferHeader) -> SharedValues {
+        self.packed.get(&header.shard).cloned().unwrap_or_else(|| part(&self.flat, header))
+    }
+}
+
 /// Buffers of values and gradients.
 pub(crate) struct Servers {
     flat: KeyRange,
@@ -62,12 +76,15 @@ pub(crate) struct Servers {
     fresher: Fresher,
     evaluation: Buffer,
     /// Gradients that servers have not answered yet, for sending again.
-    gradients: BTreeMap<Sequence, SharedValues>,
+    gradients: BTreeMap<Sequence, Computed>,
     /// The gradient that was handed over last, as long as no part of it was sent.
     unsent: Option<Sequence>,
     spare: Vec<Vec<f32>>,
     /// Released gradients that QUIC may still hold.
     reclaiming: Vec<SharedValues>,
+    /// The same for the parts that are written otherwise than plainly.
+    spare_words: Vec<Vec<f32>>,
+    reclaiming_words: Vec<SharedValues>,
     log: Option<Logging>,
 }
 
@@ -84,6 +101,8 @@ impl Servers {
             unsent: None,
             spare: Vec::new(),
             reclaiming: Vec::new(),
+            spare_words: Vec::new(),
+            reclaiming_words: Vec::new(),
             log: log.map(|writer| Logging { writer, writing: BTreeMap::new(), written: BTreeSet::new() }),
         }
     }
@@ -111,7 +130,7 @@ impl Servers {
             Effect::SendPush { server, header } => {
                 if let Some(gradient) = self.gradients.get(&header.sequence) {
                     self.unsent = self.unsent.filter(|sequence| *sequence != header.sequence);
-                    let values = part(gradient, &header);
+                    let values = gradient.part(&header);
                     if self.log.as_mut().is_none_or(|log| log.pass(&base.links, server, header, &values)) {
                         base.links.transfer(server, header, values);
                     }
@@ -120,8 +139,8 @@ impl Servers {
             Effect::SendInitial { server, header } => {
                 base.links.transfer(server, header, part(&self.initial, &header));
             }
-            Effect::Compute { sequence, batch, clock, adopted } => {
-                self.start_gradient(base, sequence, batch, clock, adopted);
+            Effect::Compute { sequence, batch, clock, adopted, pushed } => {
+                self.start_gradient(base, sequence, batch, (clock, adopted, pushed));
             }
             Effect::Abandon { sequence } => base.compute.abandon(sequence),
             Effect::ReleaseGradient { sequence } => self.release(sequence),
@@ -138,12 +157,21 @@ impl Servers {
         loss: f64,
         bad_key: Option<u64>,
     ) {
-        let GradientJob { sequence, batch, values, gradient, .. } = job;
+        let GradientJob { sequence, batch, values, gradient, packed, spare, .. } = job;
         let samples = batch.samples() as u32;
         base.give_back(batch);
         self.training.spare = values;
-        self.gradients.insert(sequence, SharedValues::from(gradient));
-        base.tell(Event::GradientReady { sequence, bad_key, loss, samples });
+        self.spare_words = spare;
+        let told = packed.iter().map(|(shard, payload)| Packed {
+            shard: *shard,
+            encoding: payload.encoding(),
+            words: payload.words().len() as u64,
+        });
+        let told = told.collect();
+        let packed =
+            packed.into_iter().map(|(shard, payload)| (shard, payload.into_words().into())).collect();
+        self.gradients.insert(sequence, Computed { flat: gradient.into(), packed });
+        base.tell(Event::GradientReady { sequence, bad_key, loss, samples, packed: told });
     }
 
     /// Memory that was evaluated.
@@ -156,31 +184,35 @@ impl Servers {
         base: &mut Base,
         sequence: Sequence,
         index: BatchIndex,
-        clock: Clock,
-        adopted: Vec<ShardId>,
+        (clock, adopted, pushed): (Clock, Vec<ShardId>, Vec<ShardId>),
     ) {
         let Some(batch) = base.take_batch(index) else { return };
-        let gradient = self.spare_gradient();
+        self.reclaim();
+        let gradient = self.spare.pop().unwrap_or_else(|| vec![0.0; self.flat.len as usize]);
         let mut values = self.training.lend(self.flat);
         self.fresher.write_to(&mut values);
         // Only a member computes. Were it none, it would be some worker at the beginning of a life: nothing depends on which.
         let (worker, incarnation) = base.worker.member().unwrap_or_default();
         let is_after_unsent = self.unsent.replace(sequence).is_some();
-        let place = Place { worker, incarnation, clock, batch: index, adopted, is_after_unsent };
-        if !base.compute.gradient(GradientJob { sequence, place, batch, values, gradient }) {
+        let place = Place { worker, incarnation, clock, batch: index, adopted, pushed, is_after_unsent };
+        let (spare, packed) = (std::mem::take(&mut self.spare_words), Vec::new());
+        if !base.compute.gradient(GradientJob { sequence, place, batch, values, gradient, spare, packed }) {
             base.fail(WorkerFailure::ComputeEnded);
         }
     }
 
-    /// A buffer for a gradient: one that QUIC has let go, or a new one. Two or three go round.
-    fn spare_gradient(&mut self) -> Vec<f32> {
-        for gradient in std::mem::take(&mut self.reclaiming) {
-            match gradient.try_reclaim() {
-                Ok(buffer) => self.spare.push(buffer),
-                Err(held) => self.reclaiming.push(held),
+    /// Takes back the buffers that QUIC has let go. Those of two or three gradients go round.
+    fn reclaim(&mut self) {
+        let reclaim = |held: &mut Vec<SharedValues>, spare: &mut Vec<Vec<f32>>| {
+            for values in std::mem::take(held) {
+                match values.try_reclaim() {
+                    Ok(buffer) => spare.push(buffer),
+                    Err(values) => held.push(values),
+                }
             }
-        }
-        self.spare.pop().unwrap_or_else(|| vec![0.0; self.flat.len as usize])
+        };
+        reclaim(&mut self.reclaiming, &mut self.spare);
+        reclaim(&mut self.reclaiming_words, &mut self.spare_words);
     }
 
     /// A shard has answered.
@@ -212,7 +244,10 @@ impl Servers {
             log.writing.retain(|(_, held, _), _| *held != sequence);
             log.written.retain(|(_, held, _)| *held != sequence);
         }
-        self.reclaiming.extend(self.gradients.remove(&sequence));
+        if let Some(Computed { flat, packed }) = self.gradients.remove(&sequence) {
+            self.reclaiming.push(flat);
+            self.reclaiming_words.extend(packed.into_values());
+        }
     }
 }
 

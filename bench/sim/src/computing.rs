@@ -1,15 +1,16 @@
 //! What a worker's shell computes: batches, gradients, evaluations, each with its virtual time.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use slackline_core::ids::{BatchIndex, Clock, Moment, Sequence, ShardId};
-use slackline_worker_core::Event;
+use slackline_worker_core::{Event, Packed};
 
 use crate::engine::{Assignment, Gradient, Job, Snapshot};
 use crate::failure::SimFailure;
 use crate::links::duration;
 use crate::timeline::Track;
-use crate::workers::Buffer;
+use crate::workers::{Buffer, Computed};
 use crate::world::{Happening, World};
 
 /// Batches that a process has asked for and not computed; the coordinator gives two at most, and a fence makes it forget them.
@@ -20,6 +21,8 @@ pub(crate) struct Computing {
     sequence: Sequence,
     clock: Clock,
     samples: u32,
+    /// Shards that are sent their parts.
+    pushed: Vec<ShardId>,
     since: Moment,
     /// For how long the process has stood still meanwhile.
     pub(crate) stood_still: Duration,
@@ -44,7 +47,7 @@ impl World {
         process: usize,
         sequence: Sequence,
         batch: BatchIndex,
-        (clock, adopted): (Clock, Vec<ShardId>),
+        (clock, adopted, pushed): (Clock, Vec<ShardId>, Vec<ShardId>),
     ) {
         let now = self.now();
         let config = self.plan.config();
@@ -67,7 +70,8 @@ impl World {
         state.number += 1;
         let (stood_still, samples) = (Duration::ZERO, samples as u32);
         let (since, is_abandoned) = (now, false);
-        state.computing = Some(Computing { sequence, clock, samples, since, stood_still, is_abandoned, job });
+        state.computing =
+            Some(Computing { sequence, clock, samples, pushed, since, stood_still, is_abandoned, job });
         self.counts.computing += 1;
         let number = state.number;
         self.agenda.at(now.after(duration(seconds)), Happening::Computed { process, number });
@@ -87,12 +91,19 @@ impl World {
             return Ok(());
         }
         let Some(computing) = state.computing.take() else { return Ok(()) };
-        let Computing { sequence, clock, samples, since, is_abandoned, job, .. } = computing;
+        let Computing { sequence, clock, samples, pushed, since, is_abandoned, job, .. } = computing;
         self.counts.computing -= 1;
         self.tally.gradients += 1;
         let Gradient { values, loss, bad_key, local } = self.engine.finish(job, is_abandoned)?;
         state.local = local;
-        state.gradients.push_back((sequence, values));
+        let packed = if bad_key.is_none() { state.pack(&pushed, &values) } else { BTreeMap::new() };
+        let told = packed.iter().map(|(shard, payload)| Packed {
+            shard: *shard,
+            encoding: payload.encoding(),
+            words: payload.words().len() as u64,
+        });
+        let told = told.collect();
+        state.gradients.push_back((sequence, Computed { values, packed }));
         state.track = Track { since: Some(now), ..Track::default() };
         if self.timeline.is_open() {
             self.timeline.computed(state.id(), since, now);
@@ -101,7 +112,7 @@ impl World {
             self.diverged.get_or_insert(clock);
         }
         (self.stirred, self.worked) = (now, now);
-        self.worker_event(process, Event::GradientReady { sequence, bad_key, loss, samples });
+        self.worker_event(process, Event::GradientReady { sequence, bad_key, loss, samples, packed: told });
         Ok(())
     }
 
@@ -121,7 +132,7 @@ impl World {
         if let Some(place) = state.gradients.iter().position(|(number, _)| *number == sequence)
             && let Some((_, gradient)) = state.gradients.remove(place)
         {
-            self.engine.recycle(gradient);
+            self.engine.recycle(gradient.values);
         }
         state.track.pushed = Some(now);
     }

@@ -1,12 +1,12 @@
 //! The shell of the shards: on each server a host for every shard that concerns it, its owner's queue, and what its effects become.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
+use slackline_core::codec::Payload;
 use slackline_core::ids::{Clock, Generation, Incarnation, Moment, SessionId, ShardId, WorkerId};
 use slackline_core::wire::{Place, PushOutcome, Served, ToPeer, TransferHeader};
 use slackline_server_core::replica::Role;
-use slackline_server_core::shard::Push;
+use slackline_server_core::shard::{Push, Snapshot};
 use slackline_server_core::{
     ControlEvent, Host, HostEffect, HostEvent, HostSettings, ShardEffect, ShardEvent,
 };
@@ -261,7 +261,7 @@ impl World {
         }
     }
 
-    fn serve(&mut self, at: At, (session, request): (SessionId, u64), served: Served, values: Arc<Vec<f32>>) {
+    fn serve(&mut self, at: At, (session, request): (SessionId, u64), served: Served, values: Snapshot) {
         let Some(connection) = self.connection_of(at.server(), session) else { return };
         let process = &self.processes[self.connections[connection].process];
         if process.expects(at.shard, request)
@@ -278,7 +278,7 @@ impl World {
         server: usize,
         session: SessionId,
         header: &TransferHeader,
-        gradient: Vec<f32>,
+        gradient: Payload,
     ) {
         let push = Push {
             session,
@@ -289,7 +289,7 @@ impl World {
             pulled: header.version,
             batch: header.batch,
             samples: header.samples,
-            gradient: Some(gradient.into()),
+            gradient: Some(gradient),
         };
         self.put_before(At::new(server, header.shard), ShardEvent::Push(push));
     }

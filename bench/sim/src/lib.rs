@@ -7,7 +7,7 @@
 //!
 //! Read in this order: `world` (what can happen), `agenda` (when), `links` (what a transfer costs), `network` (connections), `servers`,
 //! `hosts` (shards), `workers`, `computing` (the shells of the cores), `coordinator` and `feeds` (what servers say to each other), `disks`
-//! and `store` (what a crash leaves), `allreduce` (workers that exchange gradients with each other), `engine` (gradients), `mishaps`
+//! and `store` (what a crash leaves), `allreduce` (workers that exchange gradients with each other), `engine` (gradients), `sizes`, `mishaps`
 //! (crashes and pauses), `timeline`, `results`.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -27,6 +27,7 @@ mod network;
 mod plan;
 mod results;
 mod servers;
+mod sizes;
 mod store;
 mod timeline;
 mod workers;

@@ -1,15 +1,15 @@
 //! Connections, and what goes over them. Control messages of one connection keep their order; transfers go beside them.
 
-use std::sync::Arc;
-
+use slackline_core::codec::Payload;
 use slackline_core::ids::{Moment, ServerId, SessionId, ShardId};
 use slackline_core::wire::{Pull, Served, ToPeer, ToServer, TransferHeader};
 use slackline_server_core::ControlEvent;
+use slackline_server_core::shard::Snapshot;
 use slackline_worker_core::{Event, Obstacle};
 
 use crate::hosts::At;
 use crate::links::Passage;
-use crate::world::{Happening, World};
+use crate::world::{Happening, Plan, World};
 
 /// What reaches a server.
 #[derive(Debug)]
@@ -41,11 +41,11 @@ pub(crate) enum Outward {
 #[derive(Debug)]
 pub(crate) enum Cargo {
     /// A gradient.
-    Push { header: TransferHeader, gradient: Vec<f32> },
+    Push { header: TransferHeader, gradient: Payload },
     /// The initial values of a shard, which lie with the engine.
     Initial { shard: ShardId },
     /// The answer to a pull.
-    Values { shard: ShardId, request: u64, served: Served, values: Arc<Vec<f32>> },
+    Values { shard: ShardId, request: u64, served: Served, values: Snapshot },
 }
 
 impl Cargo {
@@ -53,10 +53,12 @@ impl Cargo {
         matches!(self, Self::Push { .. } | Self::Initial { .. })
     }
 
-    const fn shard(&self) -> ShardId {
+    /// Bytes of its values, by the true size of the shard.
+    fn bytes(&self, plan: &Plan) -> u64 {
         match self {
-            Self::Push { header, .. } => header.shard,
-            Self::Initial { shard } | Self::Values { shard, .. } => *shard,
+            Self::Push { header, .. } => plan.pushed_bytes(header),
+            Self::Initial { shard } => plan.shard_bytes[shard.0 as usize],
+            Self::Values { shard, values, .. } => plan.pulled_bytes(*shard, values),
         }
     }
 }
@@ -208,7 +210,7 @@ impl World {
         let link = &self.connections[connection];
         let worker = self.processes[link.process].slot;
         let from = if cargo.is_inward() { worker } else { self.machine_of_server(link.server) };
-        let bytes = self.plan.shard_bytes[cargo.shard().0 as usize];
+        let bytes = cargo.bytes(&self.plan);
         let passage = self.links.leave(self.now(), from, bytes);
         let transfer = self.transfers.insert(Transfer { connection, passage, cargo });
         if self.links.have_queues() {

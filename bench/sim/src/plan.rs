@@ -18,6 +18,7 @@ use crate::allreduce::GroupPlan;
 use crate::engine::Engine;
 use crate::failure::SimFailure;
 use crate::links::duration;
+use crate::sizes::Sizes;
 use crate::world::Plan;
 
 /// Nobody reads reports of waits in virtual time.
@@ -78,12 +79,14 @@ pub(crate) fn plan(
     for (shard, keys) in true_partition.shards() {
         shard_bytes[shard.0 as usize] = 4 * keys.len;
     }
+    let sizes = timing_only.then(|| Sizes::of(config));
     let tick = config.timers().tick.as_secs_f64().min(config.metrics.every_s / 2.0).max(0.01);
     let mut plan = Plan {
         shards: BTreeMap::new(),
         partition,
         layout: Arc::new(layout),
         shard_bytes,
+        sizes,
         config_hash: resolved.hash(),
         data_hash,
         sample_count,

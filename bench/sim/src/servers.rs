@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use slackline_core::codec::CodecKind;
 use slackline_core::config::Durability;
 use slackline_core::ids::{Moment, ServerId, SessionId};
 use slackline_core::role::Role;
@@ -88,6 +89,9 @@ impl Plan {
         for (shard, settings) in &mut shards {
             settings.keys = self.partition.range(*shard);
             settings.layout = std::sync::Arc::clone(&self.layout);
+            if self.sizes.is_some() {
+                settings.pull = CodecKind::F32;
+            }
         }
         shards
     }

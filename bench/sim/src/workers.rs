@@ -1,10 +1,13 @@
 //! The shell of a worker: its buffers, its gradients, its clock.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use slackline_core::codec::{Encoding, Payload};
 use slackline_core::ids::{BatchIndex, Moment, Sequence, ServerId, ShardId, WorkerId};
 use slackline_core::wire::{Served, ToPeer, ToServer, TransferHeader, Work};
+use slackline_server_core::shard::Snapshot;
+use slackline_worker::packing::Packer;
 use slackline_worker_core::{Effect, Event, Worker, WorkerError};
 
 use crate::allreduce::{Peer, StepOf};
@@ -44,6 +47,13 @@ impl Buffer {
     }
 }
 
+/// A gradient that is computed.
+pub(crate) struct Computed {
+    pub(crate) values: Arc<Vec<f32>>,
+    /// The parts that are not sent as they are.
+    pub(crate) packed: BTreeMap<ShardId, Payload>,
+}
+
 /// One worker process.
 pub(crate) struct Process {
     pub(crate) worker: Worker,
@@ -67,7 +77,9 @@ pub(crate) struct Process {
     /// The number of the gradient that is computed, or of the last one.
     pub(crate) number: u64,
     /// Gradients that servers have not answered yet, oldest first.
-    pub(crate) gradients: VecDeque<(Sequence, Arc<Vec<f32>>)>,
+    pub(crate) gradients: VecDeque<(Sequence, Computed)>,
+    /// What writes its gradients; none where they go as they are.
+    pub(crate) packer: Option<Packer>,
     timer: u64,
     pub(crate) track: Track,
     /// Bytes sent and received.
@@ -86,6 +98,14 @@ impl Process {
     /// Whether a number is that of the pull for training that the process waits for.
     pub(crate) fn expects(&self, shard: ShardId, request: u64) -> bool {
         self.training[shard.0 as usize].request == Some(request)
+    }
+
+    /// The parts of a gradient that these shards are sent, where they do not go as they are.
+    pub(crate) fn pack(&mut self, pushed: &[ShardId], gradient: &[f32]) -> BTreeMap<ShardId, Payload> {
+        let worker = self.id();
+        let Some(packer) = &mut self.packer else { return BTreeMap::new() };
+        let pack = |shard: &ShardId| (*shard, packer.pack(worker, *shard, (gradient, &[]), Vec::new()));
+        pushed.iter().map(pack).collect()
     }
 
     /// Lets go of all that it holds.
@@ -128,6 +148,7 @@ impl World {
             peer,
             number: 0,
             gradients: VecDeque::new(),
+            packer: self.plan.sizes.is_none().then(|| Packer::of(self.plan.config())).flatten(),
             timer: 0,
             track: Track::default(),
             wire: (0, 0),
@@ -264,8 +285,8 @@ impl World {
                 self.send_cargo(process, server, Cargo::Initial { shard: header.shard });
             }
             Effect::LoadBatch { batch, units } => self.load(process, batch, units),
-            Effect::Compute { sequence, batch, clock, adopted } => {
-                self.compute(process, sequence, batch, (clock, adopted));
+            Effect::Compute { sequence, batch, clock, adopted, pushed } => {
+                self.compute(process, sequence, batch, (clock, adopted, pushed));
             }
             Effect::Abandon { sequence } => self.abandon(process, sequence),
             Effect::ReleaseGradient { sequence } => self.release(process, sequence),
@@ -309,21 +330,27 @@ impl World {
     }
 
     fn send_push(&mut self, process: usize, server: ServerId, header: TransferHeader) {
-        let bytes = self.plan.shard_bytes[header.shard.0 as usize];
+        let bytes = self.plan.pushed_bytes(&header);
         let state = &self.processes[process];
-        let Some((_, gradient)) = state.gradients.iter().find(|(number, _)| *number == header.sequence)
+        let Some((_, computed)) = state.gradients.iter().find(|(number, _)| *number == header.sequence)
         else {
             return;
         };
-        let gradient = Arc::clone(gradient);
-        let mut part = self.buffer(At::new(server.0 as usize, header.shard));
-        // Without gradients there is nothing to send, and what the buffer holds is as good.
-        if let Some(values) = gradient.get(header.keys.as_indices()) {
-            part.copy_from_slice(values);
-        }
+        let gradient = match computed.packed.get(&header.shard) {
+            Some(payload) => payload.clone(),
+            None => {
+                let values = Arc::clone(&computed.values);
+                let mut part = self.buffer(At::new(server.0 as usize, header.shard));
+                // Without gradients there is nothing to send, and what the buffer holds is as good.
+                if let Some(values) = values.get(header.keys.as_indices()) {
+                    part.copy_from_slice(values);
+                }
+                part.into()
+            }
+        };
         self.processes[process].wire.0 += bytes;
         self.counts.bytes_pushed += bytes;
-        self.send_cargo(process, server, Cargo::Push { header, gradient: part });
+        self.send_cargo(process, server, Cargo::Push { header, gradient });
     }
 
     /// The answer to a pull is here; it is thrown away if it is not expected any more.
@@ -333,10 +360,11 @@ impl World {
         server: usize,
         (shard, request): (ShardId, u64),
         served: Served,
-        values: Arc<Vec<f32>>,
+        values: Snapshot,
     ) {
         let now = self.now();
-        let bytes = self.plan.shard_bytes[shard.0 as usize];
+        let bytes = self.plan.pulled_bytes(shard, &values);
+        let values = unpacked(values, self.plan.partition.range(shard).len as usize);
         let state = &mut self.processes[process];
         let place = shard.0 as usize;
         if state.training[place].take_in(request, &values) {
@@ -350,7 +378,7 @@ impl World {
         state.wire.1 += bytes;
         self.counts.bytes_pulled += bytes;
         let server = ServerId(server as u32);
-        self.worker_event(process, Event::ValuesArrived { server, shard, request, served });
+        self.worker_event(process, Event::ValuesArrived { server, shard, request, served, bytes });
     }
 
     fn exit(&mut self, process: usize, result: Result<(), WorkerError>) {
@@ -366,6 +394,18 @@ impl World {
         }
         self.look_for_life();
     }
+}
+
+/// The values of a snapshot, however it is written.
+fn unpacked(snapshot: Snapshot, keys: usize) -> Arc<Vec<f32>> {
+    if snapshot.encoding == Encoding::F32 {
+        return snapshot.words;
+    }
+    let mut values = vec![0.0; keys];
+    if let Ok(payload) = Payload::new(snapshot.encoding, keys, Arc::unwrap_or_clone(snapshot.words)) {
+        payload.decode_into(&mut values);
+    }
+    Arc::new(values)
 }
 
 /// Whether an event can bring the next deadline nearer.

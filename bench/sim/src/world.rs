@@ -9,8 +9,9 @@ use slackline_core::ids::{BatchIndex, Clock, Generation, Moment, ShardId};
 use slackline_core::layout::Layout;
 use slackline_core::partition::Partition;
 use slackline_core::schedule::DataOrder;
-use slackline_core::wire::Progress;
+use slackline_core::wire::{Progress, TransferHeader};
 use slackline_server_core::control::End;
+use slackline_server_core::shard::Snapshot;
 use slackline_server_core::{ControlEffect, ControlEvent, HostEffect, ShardEvent, ShardSettings};
 use slackline_worker_core::{Effect, Event};
 
@@ -27,6 +28,7 @@ use crate::mishaps::{Casualty, Fates};
 use crate::network::{Connection, Inward, Outward, Transfer};
 use crate::results::{Results, Tally};
 use crate::servers::{Former, Server};
+use crate::sizes::Sizes;
 use crate::store::Store;
 use crate::timeline::Timeline;
 use crate::workers::Process;
@@ -109,6 +111,8 @@ pub(crate) struct Plan {
     pub(crate) layout: Arc<Layout>,
     /// Bytes of each shard's values as they would go over the wire.
     pub(crate) shard_bytes: Vec<u64>,
+    /// What payloads come to where there are none; see [`Sizes`].
+    pub(crate) sizes: Option<Sizes>,
     pub(crate) config_hash: u64,
     pub(crate) data_hash: u64,
     pub(crate) sample_count: u64,
@@ -129,6 +133,16 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) const fn config(&self) -> &Config {
         &self.resolved.config
+    }
+
+    /// Bytes of a push over the wire.
+    pub(crate) fn pushed_bytes(&self, header: &TransferHeader) -> u64 {
+        self.sizes.as_ref().map_or(header.payload_bytes(), |sizes| sizes.pushed[header.shard.0 as usize])
+    }
+
+    /// Bytes of values over the wire.
+    pub(crate) fn pulled_bytes(&self, shard: ShardId, values: &Snapshot) -> u64 {
+        self.sizes.as_ref().map_or(4 * values.words.len() as u64, |sizes| sizes.pulled[shard.0 as usize])
     }
 }
 

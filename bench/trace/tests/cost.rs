@@ -5,6 +5,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use slackline_core::codec::CodecKind;
 use slackline_core::config::{Guard, Steps};
 use slackline_core::consistency::{DelaySpec, PolicySpec, Standing};
 use slackline_core::ids::{
@@ -45,6 +46,7 @@ fn shard() -> Shard {
         batch: None,
         steps: Steps::Parts,
         guard: Guard::default(),
+        pull: CodecKind::F32,
         buffers: Default::default(),
     })
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use proptest::prelude::*;
+use slackline_core::codec::CodecKind;
 use slackline_core::config::{Guard, Steps};
 use slackline_core::consistency::{DelaySpec, PolicySpec, Standing, Treatment};
 use slackline_core::ids::{
@@ -103,6 +104,7 @@ impl World {
             // Every other world has whole steps.
             steps: if seed.is_multiple_of(2) { Steps::Whole } else { Steps::Parts },
             guard: Guard::default(),
+            pull: CodecKind::F32,
             buffers: Default::default(),
         };
         let header = Header {

@@ -148,7 +148,7 @@ impl Variant {
         match effect {
             ShardEffect::Answer { session, pushed } => self.answered(state, session, &pushed),
             ShardEffect::Serve { session, request, values, .. } => {
-                self.served(state, session, request, &values)
+                self.served(state, session, request, &values.words)
             }
             _ => {}
         }

@@ -203,12 +203,13 @@ impl World {
                 self.say(server, session, Outward::Message(message));
             }
             ShardEffect::Serve { reader: None, values, served, .. } => {
-                return self.observer_served((server, id, generation), &values, &served);
+                return self.observer_served((server, id, generation), &values.words, &served);
             }
             ShardEffect::Serve { session, reader, request, values, served, .. } => {
                 let keys = self.partition.range(id);
                 let header = values_header(id, keys, reader.unwrap_or_default(), request, served);
-                self.say(server, session, Outward::Values { header, values });
+                let header = header.with_payload(values.encoding, values.words.len() as u64);
+                self.say(server, session, Outward::Values { header, values: values.words });
             }
             ShardEffect::Overtaken { session, open } => {
                 self.say(server, session, Outward::Message(ToPeer::Overtaken { open }));

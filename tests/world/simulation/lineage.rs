@@ -164,7 +164,7 @@ impl World {
                 let process = self.session_of.get(&(by.0, by.1, *session)).copied();
                 let asked = process.and_then(|process| self.processes[process].asked.get(request).copied());
                 asked.map_or(Ok(()), |asked| {
-                    self.see(&Sight::Served { shard: twin, reader: *reader, asked, values })
+                    self.see(&Sight::Served { shard: twin, reader: *reader, asked, values: &values.words })
                 })
             }
             _ => Ok(()),

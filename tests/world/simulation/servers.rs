@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use slackline_core::codec::CodecKind;
 use slackline_core::config::Guard;
 use slackline_core::ids::{Generation, Moment, ServerId, SessionId, ShardId};
 use slackline_core::role::Role;
@@ -86,6 +87,7 @@ impl World {
             batch: scenario.proportional.then_some(scenario.batch),
             steps: scenario.steps,
             guard: Guard::default(),
+            pull: CodecKind::F32,
             buffers: Default::default(),
         }
     }

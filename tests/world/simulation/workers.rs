@@ -288,7 +288,10 @@ impl World {
         let Some((sequence, gradient)) = self.processes[process].computing.take() else { return Ok(()) };
         let (loss, samples) = (gradient.loss, gradient.samples);
         self.processes[process].gradients.insert(sequence, gradient);
-        self.worker_event(process, Event::GradientReady { sequence, bad_key: None, loss, samples })
+        self.worker_event(
+            process,
+            Event::GradientReady { sequence, bad_key: None, loss, samples, packed: Vec::new() },
+        )
     }
 
     /// The answer to a pull is complete; it is thrown away if it is not expected any more.
@@ -315,7 +318,16 @@ impl World {
         let (lead, held_us) = (header.lead, header.held_us);
         let served = Served { version: header.version, minimum: header.clock, lead, held_us };
         let server = ServerId(server as u32);
-        self.worker_event(process, Event::ValuesArrived { server, shard: header.shard, request, served })
+        self.worker_event(
+            process,
+            Event::ValuesArrived {
+                server,
+                shard: header.shard,
+                request,
+                served,
+                bytes: header.payload_bytes(),
+            },
+        )
     }
 
     /// A message is about to be read: if it says that a push was applied, it must have been; no incarnation is given twice.

@@ -89,6 +89,8 @@ pub enum Effect {
         /// The shards whose values in the training buffer were pulled for this iteration and are newer than those that the worker
         /// computed on before. With local steps, the others keep what the worker made of them.
         adopted: Vec<ShardId>,
+        /// The shards that their parts of the gradient will be sent to.
+        pushed: Vec<ShardId>,
     },
     /// Nobody wants this gradient any more although it is being computed: answer `GradientReady` as soon as can be, whatever is in
     /// the buffer. Without local steps a gradient that is ready anyway is no fault.

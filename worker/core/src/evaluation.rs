@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use slackline_core::ids::{KeyRange, ShardId};
+use slackline_core::ids::ShardId;
 use slackline_core::wire::{Evaluated, Pull, PullKind, Served, ToServer};
 
 use crate::effect::Effect;
@@ -82,7 +82,7 @@ impl Worker {
         &mut self,
         shard: ShardId,
         request: u64,
-        (served, keys): (Served, KeyRange),
+        (served, bytes): (Served, u64),
         effects: &mut Vec<Effect>,
     ) {
         let Evaluation::Pulling { pulls, .. } = &mut self.evaluation else { return };
@@ -91,7 +91,7 @@ impl Worker {
             && pull.served.is_none()
         {
             pull.served = Some(served);
-            self.record.counts().bytes_pulled += 4 * keys.len;
+            self.record.counts().bytes_pulled += bytes;
             self.measure_if_complete(effects);
         }
     }

@@ -1,5 +1,6 @@
 //! What the shell tells the worker.
 
+use slackline_core::codec::Encoding;
 use slackline_core::ids::{BatchIndex, Clock, Generation, Sequence, ServerId, ShardId, WorkerId};
 use slackline_core::wire::{LinkFigures, Served, ToPeer};
 
@@ -12,6 +13,17 @@ pub enum Obstacle {
     Lasting,
     /// The same, and the server holds it against this worker's own certificate: one of the two is wrong.
     Own,
+}
+
+/// How one shard's part of a gradient is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packed {
+    /// The shard.
+    pub shard: ShardId,
+    /// How.
+    pub encoding: Encoding,
+    /// Words of the payload.
+    pub words: u64,
 }
 
 /// Something that happened.
@@ -57,6 +69,8 @@ pub enum Event {
         request: u64,
         /// Version, clock and hold, from the transfer's header.
         served: Served,
+        /// Bytes of the payload.
+        bytes: u64,
     },
     /// A batch is in memory.
     BatchLoaded {
@@ -74,6 +88,8 @@ pub enum Event {
         loss: f64,
         /// Samples of the batch.
         samples: u32,
+        /// The parts of it that are to be sent otherwise than as plain values.
+        packed: Vec<Packed>,
     },
     /// An evaluation is finished.
     EvaluationReady {

@@ -8,6 +8,7 @@ use slackline_core::wire::{Pull, PullKind, Served, ToServer, Work};
 use crate::effect::Effect;
 use crate::error::WorkerError;
 use crate::evaluation::Evaluation;
+use crate::event::Packed;
 use crate::ledger::Category;
 use crate::push::Pushing;
 use crate::worker::Worker;
@@ -68,6 +69,8 @@ pub(crate) struct Iteration {
     pub(crate) has_asked: bool,
     /// Its clock was closed without it.
     pub(crate) is_overtaken: bool,
+    /// How the parts of its gradient are written that are not plain.
+    pub(crate) packed: BTreeMap<ShardId, Packed>,
     /// The samples before its batch, where values are to be evaluated that have learned from those.
     pub(crate) evaluate: Option<u64>,
 }
@@ -239,8 +242,16 @@ impl Worker {
         let wanted = self.shards.keys().filter(|shard| self.is_wanted(**shard));
         let pulls = wanted.map(|shard| (*shard, OpenPull::new(self.now))).collect();
         let phase = Phase::Pulling;
-        self.cycle.iteration =
-            Some(Iteration { batch, loaded, pulls, phase, has_asked: false, is_overtaken: false, evaluate });
+        self.cycle.iteration = Some(Iteration {
+            batch,
+            loaded,
+            pulls,
+            phase,
+            has_asked: false,
+            is_overtaken: false,
+            packed: BTreeMap::new(),
+            evaluate,
+        });
         let shards: Vec<_> = self.shards.keys().copied().collect();
         self.resume_pulls(&shards, effects);
     }
@@ -290,25 +301,23 @@ impl Worker {
         &mut self,
         shard: ShardId,
         request: u64,
-        served: Served,
+        (served, bytes): (Served, u64),
         effects: &mut Vec<Effect>,
     ) {
-        let Some((server, keys)) = self.shards.get(&shard).map(|home| (home.server, home.keys)) else {
-            return;
-        };
+        let Some(server) = self.shards.get(&shard).map(|home| home.server) else { return };
         match self.open_pull(shard) {
             Some(pull) if pull.request == request && pull.served.is_none() => {
                 pull.served = Some(served);
-                self.record.pulled(&served, keys.len);
+                self.record.pulled(&served, bytes);
                 self.ledger.pull_held(served.held_us);
                 self.heard_entered(server);
                 self.pull_fresher(shard, effects);
             }
             Some(pull) if pull.fresher == Some(request) => {
                 pull.fresher = None;
-                self.on_fresher(shard, &served, effects);
+                self.on_fresher(shard, (&served, bytes), effects);
             }
-            _ => self.on_snapshot(shard, request, (served, keys), effects),
+            _ => self.on_snapshot(shard, request, (served, bytes), effects),
         }
     }
 
@@ -325,31 +334,31 @@ impl Worker {
 
     fn begin_compute(&mut self, effects: &mut Vec<Effect>) -> bool {
         let (sequence, clock) = (self.cycle.sequence.next(), self.clock);
-        match &mut self.cycle.iteration {
-            Some(iteration)
-                if matches!(iteration.phase, Phase::Pulling)
-                    && iteration.loaded
-                    && iteration.has_values() =>
-            {
-                iteration.phase = Phase::Computing { since: self.now };
-                let mut adopted = Vec::new();
-                for (shard, served) in iteration.served() {
-                    self.record.counts().clock_lead.record(served.lead);
-                    if self.cycle.adopted.insert(shard, served.version) != Some(served.version) {
-                        adopted.push(shard);
-                    }
-                }
-                let evaluate = iteration.evaluate.take();
-                effects.push(Effect::Compute { sequence, batch: iteration.batch, clock, adopted });
-                // Not before: this worker's gate has just proven how much the values have learned, and its own gradient, without which
-                // a barrier does not open, is not in them.
-                if let Some(at_samples) = evaluate.filter(|_| self.evaluation.is_free()) {
-                    self.begin_evaluation(at_samples, false, effects);
-                }
-                true
-            }
-            _ => false,
+        let is_ready = |iteration: &Iteration| {
+            matches!(iteration.phase, Phase::Pulling) && iteration.loaded && iteration.has_values()
+        };
+        if !self.cycle.iteration.as_ref().is_some_and(is_ready) {
+            return false;
         }
+        let pushed = self.shards_in_turn(clock);
+        let Some(iteration) = &mut self.cycle.iteration else { return false };
+        iteration.phase = Phase::Computing { since: self.now };
+        let mut adopted = Vec::new();
+        for (shard, served) in iteration.served() {
+            self.record.counts().clock_lead.record(served.lead);
+            if self.cycle.adopted.insert(shard, served.version) != Some(served.version) {
+                adopted.push(shard);
+            }
+        }
+        let evaluate = iteration.evaluate.take();
+        let batch = iteration.batch;
+        effects.push(Effect::Compute { sequence, batch, clock, adopted, pushed });
+        // Not before: this worker's gate has just proven how much the values have learned, and its own gradient, without which
+        // a barrier does not open, is not in them.
+        if let Some(at_samples) = evaluate.filter(|_| self.evaluation.is_free()) {
+            self.begin_evaluation(at_samples, false, effects);
+        }
+        true
     }
 
     /// Asks for the next work while this one is computed, so that no time is lost. It waits for the answers
@@ -374,6 +383,7 @@ impl Worker {
         &mut self,
         sequence: Sequence,
         mut gradient: Gradient,
+        packed: Vec<Packed>,
         effects: &mut Vec<Effect>,
     ) {
         if self.cycle.forgotten.is_some_and(|forgotten| forgotten.sequence == sequence) {
@@ -388,6 +398,7 @@ impl Worker {
         {
             gradient.compute_us = self.now.since(since).as_micros() as u64;
             iteration.phase = Phase::Ready(gradient);
+            iteration.packed = packed.into_iter().map(|packed| (packed.shard, packed)).collect();
         }
     }
 

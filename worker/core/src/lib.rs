@@ -42,7 +42,7 @@ mod worker;
 
 pub use effect::Effect;
 pub use error::WorkerError;
-pub use event::{Event, Obstacle};
+pub use event::{Event, Obstacle, Packed};
 pub use notice::{Notice, PeerWait, WaitKind};
 pub use settings::{GroupSettings, Settings};
 pub use worker::Worker;

@@ -14,6 +14,11 @@ impl Worker {
         u64::from(shard.0) % fragments == clock.0 % fragments
     }
 
+    /// The shards that are sent their parts of the gradient at `clock`.
+    pub(crate) fn shards_in_turn(&self, clock: Clock) -> Vec<ShardId> {
+        self.shards.keys().copied().filter(|shard| self.is_in_turn(*shard, clock)).collect()
+    }
+
     /// Whether the next iteration needs a shard's values: those of the fragment pushed before and of the one to be pushed next, and
     /// whatever was never pulled.
     pub(crate) fn is_wanted(&self, shard: ShardId) -> bool {
@@ -45,10 +50,13 @@ impl Worker {
     }
 
     /// Fresher values have arrived: of use unless the computing has begun.
-    pub(crate) fn on_fresher(&mut self, shard: ShardId, served: &Served, effects: &mut Vec<Effect>) {
-        if let Some(home) = self.shards.get(&shard) {
-            self.record.counts().bytes_pulled += 4 * home.keys.len;
-        }
+    pub(crate) fn on_fresher(
+        &mut self,
+        shard: ShardId,
+        (served, bytes): (&Served, u64),
+        effects: &mut Vec<Effect>,
+    ) {
+        self.record.counts().bytes_pulled += bytes;
         let Some(iteration) = &mut self.cycle.iteration else { return };
         if !matches!(iteration.phase, Phase::Pulling) {
             return;

@@ -95,6 +95,9 @@ impl Worker {
             header.version = iteration.version_of(*shard);
             header.batch = batch;
             header.samples = samples;
+            if let Some(packed) = iteration.packed.get(shard) {
+                header = header.with_payload(packed.encoding, packed.words);
+            }
             (*shard, header)
         });
         let headers: BTreeMap<_, _> = headers.collect();

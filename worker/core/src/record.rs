@@ -48,10 +48,10 @@ impl Record {
     }
 
     /// A pull for training was answered with `len` values.
-    pub(crate) fn pulled(&mut self, served: &Served, len: u64) {
+    pub(crate) fn pulled(&mut self, served: &Served, bytes: u64) {
         self.counts.pulls_served += 1;
         self.counts.pulls_held += u64::from(served.held_us > 0);
-        self.counts.bytes_pulled += 4 * len;
+        self.counts.bytes_pulled += bytes;
     }
 
     /// Whether a report should go along with an ask.

@@ -185,16 +185,17 @@ impl Worker {
             }
             Event::Lost { server } => self.on_lost(server, effects),
             Event::Message { server, message } => return self.on_message(server, message, effects),
-            Event::ValuesArrived { server, shard, request, served } => {
+            Event::ValuesArrived { server, shard, request, served, bytes } => {
                 self.heard(server);
                 // What comes from where a shard was before is not taken.
                 if self.shards.get(&shard).is_some_and(|home| home.server == server) {
-                    self.on_values(shard, request, served, effects);
+                    self.on_values(shard, request, (served, bytes), effects);
                 }
             }
             Event::BatchLoaded { batch } => self.on_loaded(batch),
-            Event::GradientReady { sequence, bad_key, loss, samples } => {
-                self.on_gradient(sequence, Gradient { compute_us: 0, bad_key, loss, samples }, effects);
+            Event::GradientReady { sequence, bad_key, loss, samples, packed } => {
+                let gradient = Gradient { compute_us: 0, bad_key, loss, samples };
+                self.on_gradient(sequence, gradient, packed, effects);
             }
             Event::EvaluationReady { at_samples, loss, accuracy } => {
                 self.on_evaluation(at_samples, (loss, accuracy), effects);

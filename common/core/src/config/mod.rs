@@ -31,6 +31,7 @@ pub use value::Value;
 
 use std::time::Duration;
 
+use crate::codec::{CodecKind, CodecSpec};
 use crate::collective::{Order, Topology};
 use crate::consistency::{DelaySpec, PolicySpec};
 use crate::ids::ServerId;
@@ -70,6 +71,8 @@ pub struct Config {
     pub consistency: Consistency,
     /// The allreduce between the workers; none where parameters live on servers.
     pub sync: Option<Allreduce>,
+    /// How gradients and values are written on their way.
+    pub codec: Codec,
     /// What a server does not let in.
     pub guard: Guard,
     /// What is kept for the day that something is lost.
@@ -143,6 +146,20 @@ pub enum Steps {
     Parts,
     /// When every shard has its piece.
     Whole,
+}
+
+/// Section `codec`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Codec {
+    /// How gradients are written.
+    pub push: CodecSpec,
+    /// How values are written that are pulled for training.
+    pub pull: CodecKind,
+}
+
+impl Codec {
+    /// Everything as it is.
+    pub const PLAIN: Self = Self { push: CodecSpec::F32, pull: CodecKind::F32 };
 }
 
 /// Section `guard`.

@@ -174,6 +174,8 @@ fn an_allreduce_has_nothing_to_copy_to_keep_or_to_guard() {
         ("cluster.steps", "\"whole\""),
         ("checkpoint.every_clocks", "5"),
         ("guard.norm_max", "1.0"),
+        ("codec.push", "\"top-k\""),
+        ("codec.pull", "\"bf16\""),
     ] {
         let line = format!(
             "--set: {key} = {value}: has no effect, since sync.method = \"allreduce\" (it needs \"server\")"

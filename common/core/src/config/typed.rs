@@ -8,9 +8,10 @@ use super::store;
 use super::timers;
 use super::value::Value;
 use super::{
-    Allreduce, Checkpoint, CheckpointKind, Cluster, Config, Consistency, Data, Durability, Evaluate, Guard,
-    Metrics, OnBadGradient, OnNorm, Steps, Train, Transport,
+    Allreduce, Checkpoint, CheckpointKind, Cluster, Codec, Config, Consistency, Data, Durability, Evaluate,
+    Guard, Metrics, OnBadGradient, OnNorm, Steps, Train, Transport,
 };
+use crate::codec::{CodecKind, CodecSpec};
 use crate::collective::{Order, Topology};
 use crate::consistency::{DelaySpec, PolicySpec, Treatment};
 use crate::local::{LocalSpec, Outer};
@@ -41,6 +42,7 @@ impl Config {
             local: local(entries),
             consistency: consistency(entries),
             sync: sync(entries),
+            codec: codec(entries),
             guard: guard(entries),
             checkpoint: checkpoint(entries),
             evaluate: evaluate(entries),
@@ -96,6 +98,34 @@ fn cluster(entries: &Entries) -> Cluster {
 fn given(entries: &Entries, key: &str) -> Option<String> {
     let text = entries.text(key);
     (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn codec(entries: &Entries) -> Codec {
+    if sync(entries).is_some() {
+        return Codec::PLAIN;
+    }
+    let share = || entries.float("codec.share") as f32;
+    let kind = |key| match entries.text(key) {
+        "f16" => CodecKind::F16,
+        "bf16" => CodecKind::Bf16 { stochastic: entries.flag("codec.stochastic") },
+        "int8" => CodecKind::Int8 { block: entries.int("codec.block") },
+        "one-bit" => CodecKind::OneBit,
+        "top-k" => CodecKind::TopK { share: share() },
+        "random-k" => CodecKind::RandomK { share: share() },
+        "qsgd" => CodecKind::Qsgd { levels: entries.int("codec.levels") },
+        "power-sgd" => CodecKind::PowerSgd { rank: entries.int("codec.rank") },
+        "sufficient-factor" => CodecKind::SufficientFactor,
+        "significance" => {
+            // What is compared is the gradient; the update is that times the rate.
+            let threshold = entries.float("codec.threshold") / entries.float("optimizer.rate");
+            CodecKind::Significance { threshold: threshold as f32 }
+        }
+        "rows" => CodecKind::Rows,
+        _ => CodecKind::F32,
+    };
+    let push = kind("codec.push");
+    let error_feedback = push.is_lossy() && entries.flag("codec.error_feedback");
+    Codec { push: CodecSpec { kind: push, error_feedback }, pull: kind("codec.pull") }
 }
 
 fn guard(entries: &Entries) -> Guard {

@@ -1,13 +1,11 @@
 //! What can happen to a shard, and what it asks for.
 
-use std::sync::Arc;
-
 use slackline_core::codec::Payload;
 use slackline_core::consistency::Standing;
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, Sequence, SessionId, Version, WorkerId};
 use slackline_core::wire::{Doubt, Mark, PullKind, Pushed, Served};
 
-use super::ShardState;
+use super::{ShardState, Snapshot};
 use crate::notice::Notice;
 
 /// What can happen to a shard.
@@ -179,7 +177,7 @@ pub enum ShardEffect {
         /// Its kind, so that it can be asked again where there is no room to send what it brought.
         kind: PullKind,
         /// The values: all who pull one version share one buffer.
-        values: Arc<Vec<f32>>,
+        values: Snapshot,
         /// The facts beside them.
         served: Served,
     },

@@ -12,6 +12,7 @@ mod held;
 mod member;
 mod pull;
 mod push;
+mod snapshot;
 mod staging;
 mod state;
 mod values;
@@ -19,6 +20,7 @@ mod values;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use slackline_core::codec::CodecKind;
 use slackline_core::config::{self, Steps};
 use slackline_core::consistency::delay::Delay;
 use slackline_core::consistency::{ClockTable, DelaySpec, Policy, PolicySpec, Room, Standing};
@@ -37,6 +39,8 @@ use held::HeldPulls;
 pub(crate) use held::SNAPSHOTS_MAX;
 use member::Member;
 use push::Collected;
+pub use snapshot::Snapshot;
+use snapshot::Snapshots;
 pub use state::{SLICE_COUNT, ShardState, StateArray};
 use values::Values;
 
@@ -67,6 +71,8 @@ pub struct ShardSettings {
     pub steps: Steps,
     /// What is not let in.
     pub guard: config::Guard,
+    /// How values are written that are pulled for training.
+    pub pull: CodecKind,
     /// Where buffers of its length come from and go to.
     pub buffers: Buffers,
 }
@@ -85,6 +91,7 @@ pub struct Shard {
     steps: Steps,
     guard: Guard,
     values: Values,
+    snapshots: Snapshots,
     version: Version,
     table: ClockTable,
     members: BTreeMap<WorkerId, Member>,
@@ -132,6 +139,7 @@ impl Shard {
             batch,
             steps,
             guard,
+            pull,
             buffers,
         } = settings;
         let steps_per_clock = if policy.takes_means() { 1 } else { workers };
@@ -145,6 +153,7 @@ impl Shard {
             batch,
             steps,
             guard: Guard::new(guard),
+            snapshots: Snapshots::new(pull, &layout, id, keys),
             layout,
             values: Values::of(None, buffers),
             version: Version(0),

@@ -5,7 +5,7 @@ use slackline_core::ids::{Clock, Moment};
 use slackline_core::wire::{HeldRow, PullKind, Served};
 
 use super::held::{Held, Waits};
-use super::{Shard, ShardEffect, ShardEvent, room};
+use super::{Shard, ShardEffect, ShardEvent, Snapshot, room};
 
 impl Shard {
     pub(super) fn pull(&mut self, now: Moment, mut pull: Held, effects: &mut Vec<ShardEffect>) {
@@ -156,6 +156,12 @@ impl Shard {
             minimum,
             lead: if is_gated { pull.clock().0.saturating_sub(minimum.0) } else { 0 },
             held_us: pull.gated_since.map_or(0, |since| now.since(since).as_micros() as u64),
+        };
+        // An evaluation measures what the shard has, not what a codec leaves of it.
+        let values = if is_gated {
+            self.snapshots.of(self.version, values, self.values.buffers())
+        } else {
+            Snapshot::plain(values)
         };
         let Held { session, reader, request, kind, .. } = *pull;
         effects.push(ShardEffect::Serve { session, reader, request, kind, values, served });

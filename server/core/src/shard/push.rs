@@ -228,7 +228,7 @@ impl Shard {
         if gradient.values().is_some() {
             return gradient.into_words();
         }
-        let mut values = self.values.buffer(gradient.keys());
+        let mut values = self.values.buffers().take(gradient.keys());
         gradient.decode_into(&mut values);
         effects.push(recycle(gradient));
         values

@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use crate::dedup::Seen;
 use crate::notice::Notice;
 use proptest::prelude::*;
+use slackline_core::codec::CodecKind;
 use slackline_core::config::OnNorm;
 use slackline_core::consistency::Standing;
 use slackline_core::consistency::{HoldReason, Treatment};
@@ -51,6 +52,7 @@ fn shard(policy: PolicySpec) -> Shard {
         batch: None,
         steps: Steps::Parts,
         guard: config::Guard::default(),
+        pull: CodecKind::F32,
         buffers: Default::default(),
     })
 }

@@ -37,9 +37,9 @@ impl Values {
         self.current.clone()
     }
 
-    /// A buffer of `len` values, which have no meaning.
-    pub(super) fn buffer(&self, len: usize) -> Vec<f32> {
-        self.buffers.take(len)
+    /// Where buffers come from and go to.
+    pub(super) const fn buffers(&self) -> &Buffers {
+        &self.buffers
     }
 
     /// A reader gives its share back, where the shard knows of it.

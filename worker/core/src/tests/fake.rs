@@ -205,7 +205,7 @@ impl World {
         let (shard, request) = self.servers[index].values_from.swap_remove(at);
         assert!(!self.is_computing || self.expected.get(&(shard, false)) != Some(&request));
         let served = Served { version: Version(0), minimum: Clock(0), lead: 0, held_us: 9 };
-        self.tell(Event::ValuesArrived { server: ServerId(index as u32), shard, request, served });
+        self.tell(Event::ValuesArrived { server: ServerId(index as u32), shard, request, served, bytes: 64 });
     }
 
     fn perform(&mut self, effect: Effect) {
@@ -244,7 +244,13 @@ impl World {
                 assert!(!self.is_computing && self.loaded.contains(&batch));
                 self.is_computing = true;
                 let bad_key = self.happens(self.mishaps.bad_gradients).then_some(1);
-                self.local.push(Event::GradientReady { sequence, bad_key, loss: 0.5, samples: 4 });
+                self.local.push(Event::GradientReady {
+                    sequence,
+                    bad_key,
+                    loss: 0.5,
+                    samples: 4,
+                    packed: Vec::new(),
+                });
             }
             Effect::ReleaseGradient { sequence } => assert!(self.held_gradients.remove(&sequence)),
             Effect::Evaluate { at_samples, .. } => {

@@ -15,7 +15,13 @@ fn report_of(effects: &[Effect]) -> Report {
 
 fn served(rig: &mut Rig, shard: u32, request: u64, lead: u64, held_us: u64) -> Vec<Effect> {
     let served = Served { version: Version(1), minimum: Clock(0), lead, held_us };
-    rig.on(Event::ValuesArrived { server: ServerId(shard), shard: ShardId(shard), request, served })
+    rig.on(Event::ValuesArrived {
+        server: ServerId(shard),
+        shard: ShardId(shard),
+        request,
+        served,
+        bytes: 64,
+    })
 }
 
 fn answer(rig: &mut Rig, shard: u32, duplicate: bool, staleness: u64, held_us: u64) {

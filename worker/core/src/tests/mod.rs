@@ -89,7 +89,9 @@ impl Rig {
         let mut effects = self.exactly(event);
         for effect in &mut effects {
             match effect {
-                Effect::Compute { clock, adopted, .. } => (*clock, *adopted) = (Clock(0), Vec::new()),
+                Effect::Compute { clock, adopted, pushed, .. } => {
+                    (*clock, *adopted, *pushed) = (Clock(0), Vec::new(), Vec::new());
+                }
                 Effect::Send { message: ToServer::Ask(ask), .. } => {
                     ask.results =
                         ask.results.last().map(|last| plain(last.batch, last.fate)).into_iter().collect();
@@ -159,12 +161,18 @@ impl Rig {
 
     pub(crate) fn values(&mut self, shard: u32, request: u64, version: u64) -> Vec<Effect> {
         let served = Served { version: Version(version), minimum: Clock(0), lead: 0, held_us: 0 };
-        self.on(Event::ValuesArrived { server: ServerId(shard), shard: ShardId(shard), request, served })
+        self.on(Event::ValuesArrived {
+            server: ServerId(shard),
+            shard: ShardId(shard),
+            request,
+            served,
+            bytes: 64,
+        })
     }
 
     pub(crate) fn gradient(&mut self, sequence: u64, bad_key: Option<u64>) -> Vec<Effect> {
         let sequence = Sequence(sequence);
-        self.on(Event::GradientReady { sequence, bad_key, loss: 0.5, samples: 4 })
+        self.on(Event::GradientReady { sequence, bad_key, loss: 0.5, samples: 4, packed: Vec::new() })
     }
 
     pub(crate) fn pushed(
@@ -317,7 +325,7 @@ pub(crate) fn initial(shard: u32) -> Effect {
 
 pub(crate) fn compute(sequence: u64, batch: u64) -> Effect {
     let (sequence, batch) = (Sequence(sequence), BatchIndex(batch));
-    Effect::Compute { sequence, batch, clock: Clock(0), adopted: Vec::new() }
+    Effect::Compute { sequence, batch, clock: Clock(0), adopted: Vec::new(), pushed: Vec::new() }
 }
 
 pub(crate) fn release(sequence: u64) -> Effect {

@@ -86,9 +86,15 @@ fn nonsense(dice: &mut Dice) -> Event {
             Event::ConnectFailed { server, reason: String::new(), obstacle }
         }
         3 if number(5) == 0 => Event::Lost { server },
-        4..=6 => Event::ValuesArrived { server, shard, request: number(9), served },
+        4..=6 => Event::ValuesArrived { server, shard, request: number(9), served, bytes: 64 },
         7 | 8 => Event::BatchLoaded { batch: index },
-        9 => Event::GradientReady { sequence, bad_key: None, loss: f64::NAN, samples: u32::MAX },
+        9 => Event::GradientReady {
+            sequence,
+            bad_key: None,
+            loss: f64::NAN,
+            samples: u32::MAX,
+            packed: Vec::new(),
+        },
         10 => Event::EvaluationReady { at_samples: number(2), loss: 0.0, accuracy: 0.0 },
         11 => Event::Tick { wire_sent: number(9), wire_received: number(9) },
         12 if number(50) == 0 => Event::Interrupt,

@@ -1,6 +1,7 @@
 //! The one table of all keys. Checking, the reference file, `config show` and the fingerprint are read off
 //! it.
 
+mod codec;
 mod keeping;
 mod learning;
 mod run;
@@ -101,6 +102,7 @@ pub const SECTIONS: &[(&str, &str)] = &[
     ("local", "Local steps: workers that walk on their own for a while before they push."),
     ("consistency", "How far workers may run apart."),
     ("sync", "How gradients come together: on parameter servers, or by an allreduce between the workers."),
+    ("codec", "How gradients and values are written on their way."),
     ("guard", "What a server does not let in."),
     ("checkpoint", "What is kept for the day that something is lost."),
     ("evaluate", "When the model is measured on the test set."),
@@ -125,11 +127,13 @@ pub const KEYS: &[Key] = &joined();
 const COUNT: usize = run::RUN.len()
     + learning::LEARNING.len()
     + sync::SYNC.len()
+    + codec::CODEC.len()
     + keeping::KEEPING.len()
     + world::WORLD.len();
 
 const fn joined() -> [Key; COUNT] {
-    let parts: [&[Key]; 5] = [run::RUN, learning::LEARNING, sync::SYNC, keeping::KEEPING, world::WORLD];
+    let parts: [&[Key]; 6] =
+        [run::RUN, learning::LEARNING, sync::SYNC, codec::CODEC, keeping::KEEPING, world::WORLD];
     let mut all = [run::RUN[0]; COUNT];
     let (mut part, mut count) = (0, 0);
     while part < parts.len() {

@@ -1,6 +1,7 @@
 //! Every key, at the field that it is for.
 
 use super::*;
+use crate::codec::{CodecKind, CodecSpec};
 use crate::consistency::Treatment;
 use crate::local::Outer;
 use crate::optimizer::{Per, RateSchedule, Rule, Shape};
@@ -81,6 +82,15 @@ fn unlike_any_default() -> Layer {
             ("sync.elastic", "true"),
             ("sync.listen", "\"[::1]:41\""),
             ("sync.advertise", "\"b:42\""),
+            ("codec.push", "\"top-k\""),
+            ("codec.pull", "\"int8\""),
+            ("codec.error_feedback", "false"),
+            ("codec.share", "0.125"),
+            ("codec.block", "50"),
+            ("codec.levels", "51"),
+            ("codec.rank", "52"),
+            ("codec.threshold", "0.0625"),
+            ("codec.stochastic", "true"),
             ("guard.norm_max", "43.5"),
             ("guard.on_norm", "\"clip\""),
             ("guard.pushes_per_s", "45.5"),
@@ -179,6 +189,10 @@ fn every_key_reaches_its_field() {
             on_bad_gradient: OnBadGradient::Stop,
         },
         sync: None,
+        codec: Codec {
+            push: CodecSpec { kind: CodecKind::TopK { share: 0.125 }, error_feedback: false },
+            pull: CodecKind::Int8 { block: 50 },
+        },
         guard: Guard { norm_max: Some(43.5), on_norm: OnNorm::Clip, pushes_per_s: Some(45.5) },
         checkpoint: Checkpoint {
             every: Some(23),

@@ -248,6 +248,7 @@ pub(crate) fn settings() -> impl Strategy<Value = ShardSettings> {
                 batch: None,
                 steps,
                 buffers: Default::default(),
+                pull: CodecKind::F32,
                 guard: config::Guard {
                     norm_max,
                     on_norm: if clip { OnNorm::Clip } else { OnNorm::Drop },

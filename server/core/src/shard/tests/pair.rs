@@ -68,6 +68,7 @@ pub(super) fn wide(policy: PolicySpec, steps: Steps, lives: usize) -> ShardSetti
         batch: None,
         steps,
         guard: config::Guard::default(),
+        pull: CodecKind::F32,
         buffers: Default::default(),
     }
 }

@@ -70,7 +70,7 @@ fn a_pull_that_was_held_is_answered_whole_and_once() {
     let effects = handled(&mut world, 10_000_000_002, ShardEvent::Push(push(1, 0, 0, 1.0)));
     let served = |effect: &ShardEffect| match effect {
         ShardEffect::Serve { session, request, values, served, .. } => {
-            Some((session.0, *request, values.to_vec(), served.version, served.minimum))
+            Some((session.0, *request, values.words.to_vec(), served.version, served.minimum))
         }
         _ => None,
     };

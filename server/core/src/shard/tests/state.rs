@@ -130,6 +130,7 @@ fn a_state_of_another_shard_or_configuration_is_named() {
         batch: None,
         steps: Steps::Parts,
         guard: config::Guard::default(),
+        pull: CodecKind::F32,
         buffers: Default::default(),
     };
     let wrong = Shard::restore(settings(PolicySpec::Asp), other).err().unwrap();

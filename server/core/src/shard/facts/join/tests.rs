@@ -1,5 +1,6 @@
 //! What is joined out of shards that were cut otherwise, and what is refused.
 
+use slackline_core::codec::CodecKind;
 use slackline_core::config::{self, Steps};
 use slackline_core::consistency::{DelaySpec, PolicySpec, Standing};
 use slackline_core::ids::{BatchIndex, SessionId};
@@ -29,6 +30,7 @@ fn settings(id: u32, keys: KeyRange, policy: PolicySpec) -> ShardSettings {
         batch: None,
         steps: Steps::Parts,
         guard: config::Guard::default(),
+        pull: CodecKind::F32,
         buffers: Default::default(),
     }
 }

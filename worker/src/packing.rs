@@ -1,0 +1,57 @@
+//! Gradients in the form that they are sent in, where that is not the plain one: an encoder a shard.
+
+use std::collections::BTreeMap;
+
+use slackline_core::codec::{CodecKind, CodecSpec, Encoder, Payload};
+use slackline_core::config::Config;
+use slackline_core::ids::{ShardId, WorkerId};
+use slackline_core::layout::Layout;
+use slackline_core::partition::Partition;
+
+/// The encoders of one worker. They keep what was not sent for as long as the process lives, whatever becomes of its sessions.
+#[derive(Clone, Debug)]
+pub struct Packer {
+    spec: CodecSpec,
+    layout: Layout,
+    partition: Partition,
+    seed: u64,
+    encoders: BTreeMap<ShardId, Encoder>,
+}
+
+impl Packer {
+    /// None where gradients are sent as they are.
+    #[must_use]
+    pub fn of(config: &Config) -> Option<Self> {
+        let (spec, seed) = (config.codec.push, config.seed);
+        let packer = || Self {
+            spec,
+            layout: config.layout(),
+            partition: config.partition(),
+            seed,
+            encoders: BTreeMap::new(),
+        };
+        (spec.kind != CodecKind::F32).then(packer)
+    }
+
+    /// Writes a shard's part of a flat gradient, which was computed on these flat values, in a buffer that is used again.
+    pub fn pack(
+        &mut self,
+        worker: WorkerId,
+        shard: ShardId,
+        (gradient, values): (&[f32], &[f32]),
+        words: Vec<f32>,
+    ) -> Payload {
+        let keys = self.partition.range(shard);
+        let seed = seed(self.seed, worker, shard);
+        let encoder = self.encoders.entry(shard);
+        let encoder = encoder.or_insert_with(|| Encoder::new(self.spec, &self.layout, keys, seed));
+        let place = keys.as_indices();
+        encoder.encode(&gradient[place.clone()], values.get(place), words)
+    }
+}
+
+/// Workers and shards draw each for itself: those that drew alike would leave out the same values.
+const fn seed(run: u64, worker: WorkerId, shard: ShardId) -> u64 {
+    let own = (worker.0 as u64) << 32 | shard.0 as u64;
+    run ^ own.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
