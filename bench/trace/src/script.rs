@@ -120,7 +120,7 @@ impl Script {
     }
 
     /// The same of a worker that has not completed all these iterations.
-    pub(crate) fn pull_ahead(&mut self, worker: u32, clock: u64, fate: PullFate, ahead: u64) -> &mut Self {
+    pub(crate) fn pull_ahead(&mut self, worker: u32, clock: u64, fate: PullFate, ahead: u8) -> &mut Self {
         self.at += 1000;
         let what = What::Pull { reading: Reading::Gated, fate, ahead };
         let record = Record { clock: Clock(clock), sequence: self.sequence(worker), ..self.of(worker, what) };

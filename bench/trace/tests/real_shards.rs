@@ -337,9 +337,7 @@ impl World {
                 }
             },
             (23..35, Doing::Computing)
-                if self.prefetches
-                    && worker.next.is_none()
-                    && worker.sequence > worker.entered_after =>
+                if self.prefetches && worker.next.is_none() && worker.sequence > worker.entered_after =>
             {
                 self.pull_ahead(index);
             }

@@ -65,9 +65,9 @@ impl PullFacts {
         }
     }
 
-    pub(super) const fn ahead(&self) -> u64 {
+    pub(super) fn ahead(&self) -> u8 {
         match self.kind {
-            PullKind::Gated { ahead, .. } => ahead,
+            PullKind::Gated { ahead, .. } => u8::try_from(ahead).unwrap_or(u8::MAX),
             PullKind::Fresher { .. } | PullKind::Snapshot => 0,
         }
     }

@@ -172,12 +172,15 @@ impl ReadRule {
         asked: &BTreeMap<ShardId, (Option<PullKind>, Clock)>,
     ) -> Verdict {
         for (shard, (kind, clock)) in asked {
-            let Some(PullKind::Gated { clock: at, after, .. } | PullKind::Fresher { clock: at, after, .. }) = kind
+            let Some(PullKind::Gated { clock: at, after, .. } | PullKind::Fresher { clock: at, after, .. }) =
+                kind
             else {
                 return holds(LAW, false, || format!("process {process} computes on {shard} of {kind:?}"));
             };
             holds(LAW, after.0 + self.prefetch + 1 >= sequence.0, || {
-                format!("process {process} computes {sequence} on values of {shard} that were to have {after}")
+                format!(
+                    "process {process} computes {sequence} on values of {shard} that were to have {after}"
+                )
             })?;
             // Answers to its push can move a worker up while it pulls, where a shard has lost its clock.
             let is_gated = at == clock || (self.is_moved && at < clock);

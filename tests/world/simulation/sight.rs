@@ -32,11 +32,7 @@ pub(crate) enum Sight<'a> {
     /// A worker is told what became of a push.
     Told { key: PushKey, pushed: &'a Pushed },
     /// A worker computes a gradient on values that were pulled so, each with the clock that it computes at.
-    Computes {
-        process: usize,
-        sequence: Sequence,
-        asked: &'a BTreeMap<ShardId, (Option<PullKind>, Clock)>,
-    },
+    Computes { process: usize, sequence: Sequence, asked: &'a BTreeMap<ShardId, (Option<PullKind>, Clock)> },
     /// A worker sends a gradient that was computed on values of `computed_on` and says it was `claimed`.
     Sent { key: PushKey, computed_on: Version, claimed: Version },
     /// A worker keeps so many gradients.

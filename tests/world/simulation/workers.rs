@@ -182,6 +182,7 @@ impl World {
             }
             Effect::Send { server, message } => {
                 if let ToServer::Pull(pull) = &message {
+                    self.counts.ahead += u64::from(matches!(pull.kind, PullKind::Gated { ahead: 1.., .. }));
                     self.processes[process].asked.insert(pull.request, pull.kind);
                 }
                 self.transmit(process, server, Inward::Message(message));

@@ -10,7 +10,7 @@ use crate::breach::Law;
 
 impl Replay {
     /// A pull has arrived.
-    pub(super) fn pull(&mut self, record: Record, reading: Reading, fate: PullFate, ahead: u64) {
+    pub(super) fn pull(&mut self, record: Record, reading: Reading, fate: PullFate, ahead: u8) {
         self.check_version(&record);
         self.check_minimum(&record, None);
         let Some(worker) = record.worker.filter(|_| reading.is_gated()) else { return };
@@ -22,7 +22,7 @@ impl Replay {
         if !is_member {
             return;
         }
-        if ahead > self.prefetch {
+        if u64::from(ahead) > self.prefetch {
             let why = format!(
                 "{worker} pulls for {} and is {ahead} iterations away from it, where the run pulls {} ahead",
                 record.clock, self.prefetch
@@ -46,7 +46,7 @@ impl Replay {
         let all_here = self.life(worker, pull.incarnation).arrived.has_all_to(pull.sequence.0);
         let member = self.clocks.member(worker, pull.incarnation.0);
         if all_here && member.is_some_and(|member| member.counts == Counts::Active) {
-            self.clocks.complete(worker, pull.clock.0.saturating_sub(ahead));
+            self.clocks.complete(worker, pull.clock.0.saturating_sub(ahead.into()));
         }
     }
 

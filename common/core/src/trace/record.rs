@@ -27,7 +27,7 @@ pub enum What {
         /// What became of it at once.
         fate: PullFate,
         /// How many of the `clock` iterations its worker has not completed yet.
-        ahead: u64,
+        ahead: u8,
     },
     /// Values of `version` were sent to whoever had pulled with `clock` and `sequence`.
     Serve {
@@ -299,7 +299,7 @@ impl Code {
                     PullFate::Held => 2,
                     PullFate::Ignored => 3,
                 };
-                Self { code, flags: reading.flags(), extra: ahead, ..plain(7) }
+                Self { code, flags: reading.flags(), extra: u64::from(ahead), ..plain(7) }
             }
             What::Serve { reading, lead } => Self { flags: reading.flags(), extra: lead, ..plain(8) },
             What::Push { empty } => Self { flags: u8::from(empty), ..plain(9) },
@@ -318,6 +318,10 @@ impl Code {
         let reading = Reading::ALL.into_iter().find(|reading| reading.flags() == self.flags);
         let wrong = |field, found: u8| Damage::Field { field, found: u64::from(found) };
         let reading = || reading.ok_or_else(|| wrong("what the pull is for", self.flags));
+        let ahead = || {
+            let field = "how far the pull is ahead";
+            u8::try_from(self.extra).map_err(|_| Damage::Field { field, found: self.extra })
+        };
         let what = match (self.kind, self.code) {
             (1, 1) => What::Enter(Standing::Active),
             (1, 2) => What::Enter(Standing::Joining),
@@ -326,9 +330,9 @@ impl Code {
             (4, _) => What::Remove,
             (5, _) => What::Start,
             (6, _) => What::Values,
-            (7, 1) => What::Pull { reading: reading()?, fate: PullFate::Served, ahead: self.extra },
-            (7, 2) => What::Pull { reading: reading()?, fate: PullFate::Held, ahead: self.extra },
-            (7, 3) => What::Pull { reading: reading()?, fate: PullFate::Ignored, ahead: self.extra },
+            (7, 1) => What::Pull { reading: reading()?, fate: PullFate::Served, ahead: ahead()? },
+            (7, 2) => What::Pull { reading: reading()?, fate: PullFate::Held, ahead: ahead()? },
+            (7, 3) => What::Pull { reading: reading()?, fate: PullFate::Ignored, ahead: ahead()? },
             (8, _) => What::Serve { reading: reading()?, lead: self.extra },
             (9, _) => What::Push { empty: first },
             (10, code) => {

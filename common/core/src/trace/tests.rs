@@ -186,7 +186,11 @@ fn events() -> impl Strategy<Value = What> {
             What::End,
             What::Mean,
         ]),
-        (readings(), fates, any::<u64>()).prop_map(|(reading, fate, ahead)| What::Pull { reading, fate, ahead }),
+        (readings(), fates, any::<u8>()).prop_map(|(reading, fate, ahead)| What::Pull {
+            reading,
+            fate,
+            ahead
+        }),
         (readings(), any::<u64>()).prop_map(|(reading, lead)| What::Serve { reading, lead }),
         any::<bool>().prop_map(|empty| What::Push { empty }),
         (verdicts(), any::<bool>()).prop_map(|(verdict, duplicate)| What::Verdict { verdict, duplicate }),

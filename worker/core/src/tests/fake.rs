@@ -231,7 +231,10 @@ impl World {
             Effect::Send { server, message } => self.servers[server.0 as usize].towards.push_back(message),
             Effect::ExpectValues { shard, request, snapshot, .. } => {
                 let has_two = self.rig.worker.settings.prefetch > 0;
-                assert!(snapshot || has_two || !self.is_computing, "the training buffer is being computed on");
+                assert!(
+                    snapshot || has_two || !self.is_computing,
+                    "the training buffer is being computed on"
+                );
                 self.expected.insert((shard, snapshot), request);
             }
             Effect::SendPush { server, header } => {

@@ -18,7 +18,11 @@ fn pulling_ahead() -> Rig {
         rig.pushed(shard, 1, 1, applied(1));
     }
     rig.values(0, 3, 1);
-    assert_eq!(rig.values(1, 4, 1), [compute(2, 1), send(0, ask(2, Some(0)))], "the next work is not known yet");
+    assert_eq!(
+        rig.values(1, 4, 1),
+        [compute(2, 1), send(0, ask(2, Some(0)))],
+        "the next work is not known yet"
+    );
     let effects = rig.hear(0, batch(2));
     assert_eq!(effects, [&[load(2)][..], &pull_ahead(0, 5, 2, 1), &pull_ahead(1, 6, 2, 1)].concat());
     rig
@@ -103,7 +107,11 @@ fn after_a_loss_it_is_pulled_again_ahead_or_with_the_push_that_went_out_meanwhil
     assert_eq!(rig.gradient(2, None), [push(0, 2, 1, 1, 1)]);
     rig.greet(1, 71);
     let effects = rig.hear(1, ToPeer::Registered { has_values: true });
-    assert_eq!(effects[1..], [&[push(1, 2, 1, 1, 1)][..], &pull(1, 8, 2, 2)].concat(), "all its pushes are to be in it");
+    assert_eq!(
+        effects[1..],
+        [&[push(1, 2, 1, 1, 1)][..], &pull(1, 8, 2, 2)].concat(),
+        "all its pushes are to be in it"
+    );
     assert_eq!(rig.values(1, 8, 2), [compute(3, 2)]);
 }
 
@@ -142,7 +150,10 @@ fn a_worker_that_joins_anew_has_nothing_pulled_ahead() {
 fn values_for_a_clock_that_the_worker_does_not_come_to_are_thrown_away() {
     let mut rig = pulling_ahead();
     rig.values(0, 5, 1);
-    assert_eq!(rig.hear(1, ToPeer::Overtaken { open: Clock(4) }), [Effect::Abandon { sequence: Sequence(2) }]);
+    assert_eq!(
+        rig.hear(1, ToPeer::Overtaken { open: Clock(4) }),
+        [Effect::Abandon { sequence: Sequence(2) }]
+    );
     assert!(rig.worker.cycle.prefetch.is_none());
     assert_eq!(rig.values(1, 6, 1), []);
     rig.on(Event::BatchLoaded { batch: BatchIndex(2) });
@@ -156,7 +167,10 @@ fn a_worker_that_is_told_to_end_pulls_nothing_more() {
     rig.worker.settings.prefetch = 1;
     let leaves = rig.on(Event::Interrupt);
     let left = |effect: &Effect| {
-        matches!(effect, Effect::Send { message: ToServer::Leave(Leave { outcome: Outcome::Interrupted, .. }), .. })
+        matches!(
+            effect,
+            Effect::Send { message: ToServer::Leave(Leave { outcome: Outcome::Interrupted, .. }), .. }
+        )
     };
     assert!(leaves.iter().all(|effect| left(effect)), "{leaves:?}");
 }

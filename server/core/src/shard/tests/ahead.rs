@@ -111,7 +111,7 @@ impl Pipes {
                     pulled,
                     batch: BatchIndex(clock * self.workers.len() as u64 + index as u64),
                     samples: 4,
-                    gradient: Some(vec![1.0; KEYS as usize]),
+                    gradient: Some(vec![1.0; KEYS as usize].into()),
                 }));
             }
             (computing, _) => {
@@ -129,7 +129,8 @@ impl Pipes {
     /// Everybody ends what it has begun, and nobody hangs.
     fn drain(&mut self) {
         let last = self.workers.iter().map(|worker| worker.clock).max().unwrap_or_default() + 2;
-        let is_over = |worker: &Piped| worker.clock >= last && worker.computing.is_none() && worker.next.is_none();
+        let is_over =
+            |worker: &Piped| worker.clock >= last && worker.computing.is_none() && worker.next.is_none();
         while !self.workers.iter().all(is_over) {
             let open: Vec<_> =
                 (0..self.workers.len()).filter(|index| !is_over(&self.workers[*index])).collect();
@@ -216,7 +217,7 @@ fn a_pull_ahead_does_not_say_that_its_iterations_are_complete() {
         pulled: Version(0),
         batch: BatchIndex(0),
         samples: 4,
-        gradient: Some(vec![1.0; KEYS as usize]),
+        gradient: Some(vec![1.0; KEYS as usize].into()),
     };
     let effects = pipes.event(ShardEvent::Push(push));
     let cut = effects.iter().find_map(|effect| match effect {
