@@ -121,7 +121,7 @@ impl Rounds {
                 session,
                 reader: Some((id, incarnation)),
                 request: self.clock,
-                kind: PullKind::Gated { clock: Clock(self.clock + 1), after: sequence },
+                kind: PullKind::Gated { clock: Clock(self.clock + 1), after: sequence, ahead: 0 },
             });
         }
         self.clock += 1;

@@ -138,6 +138,7 @@ pub fn asked(config: &Config, whole: bool) -> Asked<'_> {
     Asked {
         // All members of an allreduce read the values of the same iteration, as under bsp.
         policy: if config.sync.is_some() { PolicySpec::Bsp } else { config.consistency.policy },
+        prefetch: u64::from(config.consistency.prefetch),
         workers: u64::from(config.workers),
         accuracies: &config.evaluate.accuracies,
         losses: &config.evaluate.losses,

@@ -110,6 +110,7 @@ impl Traces {
             began_unix_ns: u64::try_from(began_unix.as_nanos()).unwrap_or(u64::MAX),
             rule: Rule::from(config.consistency.policy),
             policy: config.consistency.policy.to_string(),
+            prefetch: config.consistency.prefetch,
         };
         Self { run, header, bytes_max: TRACE_BYTES_MAX.min(TRACE_BYTES_SERVER_MAX / count.max(1)) }
     }
@@ -379,7 +380,7 @@ impl Tracer {
             member.pull = Some(*facts);
         }
         let (version, reached) = (self.version, facts.seen());
-        let record = facts.record(now, What::Pull { reading, fate });
+        let record = facts.record(now, What::Pull { reading, fate, ahead: facts.ahead() });
         self.put(Record { version, minimum, reached, ..record });
     }
 

@@ -112,7 +112,8 @@ fn report(
         PolicySpec::Dssp { high, .. } => Some(high),
         _ => None,
     };
-    let bounded = bound::check(pushes, &replayed.order, staleness);
+    let prefetch = config.consistency.prefetch as usize;
+    let bounded = bound::check(pushes, &replayed.order, staleness, prefetch);
     let names = |steps: &[StepId]| steps.iter().map(ToString::to_string).collect();
     ShardReport {
         shard: shard.0,

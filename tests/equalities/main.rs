@@ -31,7 +31,7 @@ const ALL: [PolicySpec; 8] = [
     PolicySpec::Bsp,
     SSP,
     PolicySpec::Essp { staleness: 2 },
-    PolicySpec::Dssp { low: 0, high: 3 },
+    PolicySpec::Dssp { low: 1, high: 3 },
     PolicySpec::Asp,
     PolicySpec::Backup { late: 1 },
     PolicySpec::Quorum { count: Some(3), grace: Duration::from_millis(1), holds: true },
@@ -129,6 +129,51 @@ fn with_one_worker_every_policy_is_the_local_loop() {
         let scenario = scenario(policy, (1, 2), 60, 4, 2);
         let expected = local(&scenario, bowls(&scenario).as_mut());
         assert_eq!(bits(&run(&scenario, bowls(&scenario), 3)), bits(&expected), "{policy}");
+    }
+}
+
+/// The plain loop whose gradients are computed on the values before its last step: all but the first two, since nothing is pulled ahead of
+/// the first push.
+fn delayed(scenario: &Scenario, problem: &mut dyn Problem) -> Vec<f32> {
+    let Scenario { seed, samples, batch, epochs, .. } = *scenario;
+    let mut order = DataOrder::new(seed, samples, batch, epochs);
+    let whole = KeyRange::new(0, problem.layout().len());
+    let mut optimizer = Optimizer::new(scenario.optimizer, problem.layout(), whole, 1);
+    let mut values = problem.initial();
+    let (mut before, mut line) = (values.clone(), Vec::new());
+    for index in 0..order.batch_count() {
+        order.samples(BatchIndex(index), 1, &mut line);
+        let delay = u64::from(index >= 2);
+        let (gradient, _) = problem.gradient(if delay == 1 { &before } else { &values }, &line);
+        let progress = index as f64 / order.batch_count() as f64;
+        before.copy_from_slice(&values);
+        optimizer.apply(
+            &mut values,
+            &gradient,
+            &Step { pulled: index - delay, ..Step::fresh(progress, index) },
+        );
+    }
+    values
+}
+
+#[test]
+fn one_worker_that_pulls_ahead_is_the_local_loop_with_a_delay_of_one() {
+    let ordered = Rule::Momentum { momentum: 0.9, nesterov: false, per: Per::Ordered };
+    for policy in ALL.into_iter().filter(|policy| policy.prefetch_max() > 0) {
+        // A mean has no one pull that its place among the clocks could follow from.
+        let rules = [(1, momentum().rule), (3, momentum().rule), (2, ordered)];
+        for (servers, rule) in rules.into_iter().take(if policy.takes_means() { 2 } else { 3 }) {
+            // A gradient takes longer than everything between a push and the next work.
+            let plain = Scenario { compute: 2_000_000, ..scenario(policy, (1, servers), 60, 4, 2) };
+            let scenario = Scenario { prefetch: 1, ..plain };
+            let scenario = Scenario { optimizer: OptimizerSpec { rule, ..momentum() }, ..scenario };
+            let expected = delayed(&scenario, bowls(&scenario).as_mut());
+            assert_ne!(bits(&expected), bits(&local(&scenario, bowls(&scenario).as_mut())));
+            for timing in 0..4 {
+                let values = run(&scenario, bowls(&scenario), timing);
+                assert_eq!(bits(&values), bits(&expected), "{policy}, {servers} servers, timing {timing}");
+            }
+        }
     }
 }
 

@@ -57,6 +57,7 @@ fn settings(scenario: &Scenario) -> Settings {
         sample_count: scenario.samples,
         batch_count: scenario.unit_count(),
         units_max: 1,
+        prefetch: 0,
         refreshes: false,
         fragments: 1,
         lease: scenario.lease,

@@ -150,7 +150,8 @@ impl World {
         }
         let values = self.check_final_values()?;
         let end = self.end.clone().unwrap_or(End::Complete);
-        let asked = Asked { policy: PolicySpec::Bsp, workers: 1, accuracies: &[], losses: &[], whole: true };
+        let policy = PolicySpec::Bsp;
+        let asked = Asked { policy, prefetch: 0, workers: 1, accuracies: &[], losses: &[], whole: true };
         let record = self.control.record();
         let figures = record.map(|record| record.figures(self.now, &asked));
         let Some(figures) = figures else {

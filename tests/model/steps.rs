@@ -204,7 +204,8 @@ impl Variant {
         let event = match worker.stages[shard] {
             Stage::Pull => {
                 worker.stages[shard] = Stage::Pulled;
-                let kind = PullKind::Gated { clock: Clock(worker.done), after: Sequence(worker.done) };
+                let kind =
+                    PullKind::Gated { clock: Clock(worker.done), after: Sequence(worker.done), ahead: 0 };
                 let reader = Some((WorkerId(id), incarnation(id)));
                 ShardEvent::Pull { session, reader, request: worker.done, kind }
             }

@@ -29,7 +29,7 @@ const WORKER: &[Role] = &[Role::Worker];
 fn messages() -> Vec<(ToServer, &'static [Role])> {
     let (worker, incarnation, clock) = (WorkerId(0), Incarnation(1), Clock(0));
     let (layout_hash, config_hash, shard) = (0, 0, ShardId(0));
-    let gated = PullKind::Gated { clock, after: Default::default() };
+    let gated = PullKind::Gated { clock, after: Default::default(), ahead: 0 };
     vec![
         (
             ToServer::Join(Join {

@@ -259,6 +259,7 @@ fn worker_settings(
         sample_count: dataset.train.len() as u64,
         batch_count: order.batch_count(),
         units_max: u32::try_from(config.cut().units_max()).unwrap_or(u32::MAX),
+        prefetch: config.consistency.prefetch,
         refreshes: config.consistency.policy.refreshes(),
         fragments: config.local.map_or(1, |local| local.fragments),
         steps: config.cluster.steps,

@@ -2,7 +2,7 @@
 //!
 //! A gradient at clock c was computed on a version. Under a staleness bound s that version must hold the first c - s iterations of every
 //! worker that counted then: one of which the version holds a push already, and which goes on to push in the same life. And it must hold the
-//! worker's own pushes. The traces of the servers cannot show this across a failover: a server that is killed takes the last second of its
+//! worker's own pushes, all but those that it pulls ahead of. The traces of the servers cannot show this across a failover: a server that is killed takes the last second of its
 //! trace along, and its successor begins in the middle.
 
 use std::collections::BTreeMap;
@@ -24,9 +24,14 @@ pub struct Bounded {
     pub first: Option<String>,
 }
 
-/// Looks at every step of a shard's `order`; without a `staleness` only at whether readers saw their own pushes.
+/// Looks at every step of a shard's `order`; without a `staleness` only at whether readers saw their own pushes, all but the last `prefetch`.
 #[must_use]
-pub fn check(pushes: &Pushes, order: &[(Version, StepId)], staleness: Option<u64>) -> Bounded {
+pub fn check(
+    pushes: &Pushes,
+    order: &[(Version, StepId)],
+    staleness: Option<u64>,
+    prefetch: usize,
+) -> Bounded {
     let mut lives: BTreeMap<(WorkerId, Incarnation), Vec<(Version, Clock)>> = BTreeMap::new();
     for (version, step) in order {
         if let Some(piece) = pushes.piece(step) {
@@ -46,8 +51,11 @@ pub fn check(pushes: &Pushes, order: &[(Version, StepId)], staleness: Option<u64
             let counted = made.first().is_some_and(|(first, _)| *first <= piece.pulled);
             let next = made.partition_point(|(made, _)| *made <= piece.pulled);
             let Some((later, clock)) = made.get(next).filter(|_| counted || is_own) else { continue };
-            if is_own && later < version {
-                breach(format!("its own push of {clock}, which made {later}, was missing"));
+            if is_own {
+                let missing = made.partition_point(|(made, _)| made < version).saturating_sub(next);
+                if missing > prefetch {
+                    breach(format!("its own push of {clock}, which made {later}, was missing"));
+                }
             } else if *worker != step.worker {
                 let lead = piece.clock.0.saturating_sub(clock.0);
                 if staleness.is_some_and(|bound| lead > bound) {
@@ -69,6 +77,10 @@ mod tests {
 
     /// Steps as (worker, incarnation, clock, pulled), in the order of the versions they made.
     fn checked(steps: &[(u32, u64, u64, u64)], staleness: Option<u64>) -> Bounded {
+        checked_ahead(steps, staleness, 0)
+    }
+
+    fn checked_ahead(steps: &[(u32, u64, u64, u64)], staleness: Option<u64>, prefetch: usize) -> Bounded {
         let (mut pushes, mut order) = (Pushes::default(), Vec::new());
         for ((worker, incarnation, clock, pulled), version) in steps.iter().copied().zip(1..) {
             let (worker, incarnation) = (WorkerId(worker), Incarnation(incarnation));
@@ -77,7 +89,7 @@ mod tests {
             pushes.sent(step, Piece { clock, pulled, batch, samples: 1, gradient: Vec::new() });
             order.push((Version(version), step));
         }
-        check(&pushes, &order, staleness)
+        check(&pushes, &order, staleness, prefetch)
     }
 
     #[test]
@@ -104,5 +116,9 @@ mod tests {
     fn a_reader_sees_its_own_pushes() {
         let broken = checked(&[(0, 1, 0, 0), (0, 1, 1, 0)], None);
         assert!(broken.first.unwrap().contains("its own push"));
+        // All but the last where it pulls ahead.
+        let steps = [(0, 1, 0, 0), (0, 1, 1, 0), (0, 1, 2, 1), (0, 1, 3, 1)];
+        assert_eq!(checked_ahead(&steps[..3], None, 1).breaches, 0);
+        assert_eq!(checked_ahead(&steps, None, 1).breaches, 1);
     }
 }

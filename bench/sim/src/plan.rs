@@ -177,6 +177,7 @@ impl Plan {
             connect_timeout: duration(config.cluster.connect_timeout_s),
             wait_report: NEVER_REPORTED,
             units_max: u32::try_from(config.cut().units_max()).unwrap_or(u32::MAX),
+            prefetch: config.consistency.prefetch,
             refreshes: config.consistency.policy.refreshes(),
             steps: config.cluster.steps,
             has_copies: config.cluster.replicas > 1,

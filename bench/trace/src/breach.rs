@@ -10,7 +10,7 @@ use slackline_core::trace::{Dropped, PullFate, Reading, Record, Verdict, What};
 pub enum Law {
     /// A reader sees the iterations of the others that it may count on.
     Bound,
-    /// A reader sees its own pushes.
+    /// A reader sees its own pushes, all but those that it pulls ahead of.
     ReadMyWrites,
     /// Nothing is read or applied before the run begins.
     Start,
@@ -137,6 +137,9 @@ impl fmt::Display for Line<'_> {
             }
             What::Pull { reading, .. } | What::Serve { reading, .. } if reading.is_gated() => {
                 write!(f, ", {}, after {}", record.clock, record.sequence)?;
+                if let What::Pull { ahead: ahead @ 1.., .. } = record.what {
+                    write!(f, ", {ahead} ahead")?;
+                }
             }
             What::Enter(_) | What::Reenter => write!(f, ", {}", record.clock)?,
             _ => {}
@@ -160,7 +163,7 @@ const fn name(what: What) -> &'static str {
         What::Start => "start",
         What::Values => "initial values",
         What::Pull { reading: Reading::Snapshot, .. } => "pull of a snapshot",
-        What::Pull { reading: Reading::Fresher, fate: PullFate::Held } => "pull of fresher values, held",
+        What::Pull { reading: Reading::Fresher, fate: PullFate::Held, .. } => "pull of fresher values, held",
         What::Pull { reading: Reading::Fresher, .. } => "pull of fresher values",
         What::Pull { fate: PullFate::Served, .. } => "pull",
         What::Pull { fate: PullFate::Held, .. } => "pull, held",

@@ -18,6 +18,8 @@ pub(crate) struct Script {
     table: BTreeMap<u32, (u64, bool)>,
     /// The last push of each worker, the version that it pulled, and its pushes so far.
     workers: BTreeMap<u32, (Record, u64, u64)>,
+    /// The version that each worker read for each clock.
+    reads: BTreeMap<(u32, u64), u64>,
     pub(crate) version: u64,
     at: u64,
 }
@@ -37,9 +39,10 @@ impl Script {
             began_unix_ns: 0,
             rule,
             policy: "policy".to_owned(),
+            prefetch: 0,
         };
         let (records, table, workers) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-        Self { header, records, table, workers, version: 0, at: 0 }
+        Self { header, records, table, workers, reads: BTreeMap::new(), version: 0, at: 0 }
     }
 
     /// A run that has begun with workers 0 to `workers`.
@@ -113,8 +116,13 @@ impl Script {
 
     /// A gated pull, after all pushes of the worker.
     pub(crate) fn pull(&mut self, worker: u32, clock: u64, fate: PullFate) -> &mut Self {
+        self.pull_ahead(worker, clock, fate, 0)
+    }
+
+    /// The same of a worker that has not completed all these iterations.
+    pub(crate) fn pull_ahead(&mut self, worker: u32, clock: u64, fate: PullFate, ahead: u8) -> &mut Self {
         self.at += 1000;
-        let what = What::Pull { reading: Reading::Gated, fate };
+        let what = What::Pull { reading: Reading::Gated, fate, ahead };
         let record = Record { clock: Clock(clock), sequence: self.sequence(worker), ..self.of(worker, what) };
         self.put(record)
     }
@@ -134,6 +142,7 @@ impl Script {
             ..self.of(worker, what)
         };
         let version = self.version;
+        self.reads.insert((worker, clock), version);
         let none = (record, 0, 0);
         self.workers.entry(worker).or_insert(none).1 = version;
         self.put(record)
@@ -147,7 +156,8 @@ impl Script {
     /// A push arrives.
     pub(crate) fn push(&mut self, worker: u32, clock: u64) -> &mut Self {
         self.at += 1000;
-        let (pulled, sequence) = self.workers.get(&worker).map_or((0, 1), |known| (known.1, known.2 + 1));
+        let (last, sequence) = self.workers.get(&worker).map_or((0, 1), |known| (known.1, known.2 + 1));
+        let pulled = self.reads.get(&(worker, clock)).copied().unwrap_or(last);
         let record = Record {
             clock: Clock(clock),
             sequence: Sequence(sequence),
@@ -194,7 +204,7 @@ impl Script {
 
     /// The last push of a worker is applied, alone.
     pub(crate) fn applied(&mut self, worker: u32) -> &mut Self {
-        let staleness = self.version - self.workers[&worker].1;
+        let staleness = self.version - self.workers[&worker].0.pulled.0;
         self.version += 1;
         self.count(worker).verdict(worker, Verdict::Applied { staleness, down_weighted: false })
     }
@@ -208,7 +218,7 @@ impl Script {
         let before = self.version;
         self.version += 1;
         for worker in workers {
-            let staleness = before - self.workers[worker].1;
+            let staleness = before - self.workers[worker].0.pulled.0;
             self.verdict(*worker, Verdict::Applied { staleness, down_weighted: false });
         }
         self

@@ -66,7 +66,7 @@ fn iterations(shard: &mut Shard, tracer: &mut Option<Tracer>, from: u64) -> Dura
     };
     let (session, worker, incarnation) = (SessionId(1), WorkerId(0), Incarnation(1));
     for clock in from..from + BATCH {
-        let kind = PullKind::Gated { clock: Clock(clock), after: Sequence(clock) };
+        let kind = PullKind::Gated { clock: Clock(clock), after: Sequence(clock), ahead: 0 };
         let reader = Some((worker, incarnation));
         event(clock * 300_000, ShardEvent::Pull { session, reader, request: clock, kind });
         let push = Push {

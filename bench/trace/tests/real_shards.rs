@@ -62,6 +62,10 @@ struct Worker {
     entered_after: u64,
     pulled: Version,
     seen: Clock,
+    /// What was pulled while it computes: the number, and the version once it is there.
+    next: Option<(u64, Option<Version>)>,
+    /// The clock that it was pulled for.
+    next_clock: u64,
     doing: Doing,
     last: Option<Push>,
 }
@@ -74,6 +78,8 @@ struct World {
     written: Written,
     header: Header,
     refreshes: bool,
+    /// Whether workers pull while they compute.
+    prefetches: bool,
     now: u64,
     lives: u64,
     requests: u64,
@@ -119,6 +125,7 @@ impl World {
             began_unix_ns: 0,
             rule: stated,
             policy: policy.to_string(),
+            prefetch: u32::from(policy.prefetch_max() > 0),
         };
         let written = Written::default();
         let tracer = Tracer::new(Box::new(written.clone()), "a trace".to_owned(), 1 << 30);
@@ -129,6 +136,7 @@ impl World {
             written,
             header,
             refreshes: policy.refreshes(),
+            prefetches: policy.prefetch_max() > 0 && !seed.is_multiple_of(3),
             now: 0,
             lives: 0,
             requests: 0,
@@ -162,6 +170,8 @@ impl World {
             entered_after: 0,
             pulled: Version(0),
             seen: Clock(0),
+            next: None,
+            next_clock: 0,
             doing: Doing::Ready,
             last: None,
         };
@@ -214,9 +224,14 @@ impl World {
                     }
                 }
             }
-            ShardEffect::Serve { session, served, .. } => {
+            ShardEffect::Serve { session, request, served, .. } => {
                 let found = self.workers.iter_mut().find(|worker| worker.session == session);
-                if let Some(worker) = found.filter(|worker| worker.doing == Doing::Pulling) {
+                let Some(worker) = found else { return };
+                if let Some((next, version)) = &mut worker.next
+                    && *next == request
+                {
+                    *version = Some(served.version);
+                } else if worker.doing == Doing::Pulling {
                     (worker.pulled, worker.seen, worker.doing) =
                         (served.version, served.minimum, Doing::Computing);
                 }
@@ -232,10 +247,21 @@ impl World {
         worker.doing = Doing::Pulling;
         let kind = match fresher {
             true => PullKind::Fresher { clock, after, seen },
-            false => PullKind::Gated { clock, after },
+            false => PullKind::Gated { clock, after, ahead: 0 },
         };
         let (session, reader) = (worker.session, Some((worker.id, worker.incarnation)));
         self.event(ShardEvent::Pull { session, reader, request: self.requests, kind });
+    }
+
+    /// A worker that computes pulls for its next iteration.
+    fn pull_ahead(&mut self, index: usize) {
+        self.requests += 1;
+        let (request, worker) = (self.requests, &mut self.workers[index]);
+        (worker.next, worker.next_clock) = (Some((request, None)), worker.clock + 1);
+        let (clock, after) = (Clock(worker.next_clock), Sequence(worker.sequence));
+        let (session, reader) = (worker.session, Some((worker.id, worker.incarnation)));
+        let kind = PullKind::Gated { clock, after, ahead: 1 };
+        self.event(ShardEvent::Pull { session, reader, request, kind });
     }
 
     fn push(&mut self, index: usize, gradient: Option<Vec<f32>>) {
@@ -256,7 +282,7 @@ impl World {
         worker.doing = Doing::Pushing;
         worker.last = Some(push.clone());
         // The next pull may overtake the push, once the worker knows where it stands.
-        if push.sequence.0 > worker.entered_after + 1 && self.draw(3) == 0 {
+        if worker.next.is_none() && push.sequence.0 > worker.entered_after + 1 && self.draw(3) == 0 {
             self.pull(index, false);
         }
         self.event(ShardEvent::Push(push));
@@ -277,11 +303,14 @@ impl World {
                 self.event(ShardEvent::Remove { worker: worker.id });
             }
             (1, Doing::Ready) => {
-                self.workers[index].doing = Doing::Idle;
+                (self.workers[index].doing, self.workers[index].next) = (Doing::Idle, None);
                 self.event(ShardEvent::Finish { worker: worker.id });
             }
             (2..6, _) => self.again(&worker),
-            (6, Doing::Pulling) => self.pull(index, false),
+            (6, Doing::Pulling | Doing::Ready) => {
+                self.workers[index].next = None;
+                self.pull(index, false);
+            }
             (7, _) => {
                 self.requests += 1;
                 let (session, request) = (SessionId(999), self.requests);
@@ -297,8 +326,24 @@ impl World {
                 (self.workers[index].doing, self.workers[index].entered_after) =
                     (Doing::Ready, worker.sequence);
             }
-            (_, Doing::Ready) => self.pull(index, false),
-            (..20, Doing::Computing) if self.refreshes => self.pull(index, true),
+            // Values of a clock that it has not come to by then are thrown away; those that it waits for are used.
+            (_, Doing::Ready) => match (worker.next, worker.clock == worker.next_clock) {
+                (Some((_, Some(version))), true) => {
+                    self.workers[index].next = None;
+                    (self.workers[index].pulled, self.workers[index].doing) = (version, Doing::Computing);
+                }
+                (Some((_, None)), true) => {}
+                _ => {
+                    self.workers[index].next = None;
+                    self.pull(index, false);
+                }
+            },
+            (23..35, Doing::Computing)
+                if self.prefetches && worker.next.is_none() && worker.sequence > worker.entered_after =>
+            {
+                self.pull_ahead(index);
+            }
+            (..20, Doing::Computing) if self.refreshes && worker.next.is_none() => self.pull(index, true),
             (21, Doing::Computing) => self.push(index, None),
             (22, Doing::Computing) => self.push(index, Some(vec![f32::NAN; KEYS as usize])),
             (_, Doing::Computing) => self.push(index, Some(vec![1.0; KEYS as usize])),

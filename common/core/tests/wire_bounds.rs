@@ -91,7 +91,11 @@ fn to_server() -> Vec<ToServer> {
             ],
             report: Some(report),
         }),
-        ToServer::Pull(Pull { shard, request: 2, kind: PullKind::Gated { clock, after: Sequence(3) } }),
+        ToServer::Pull(Pull {
+            shard,
+            request: 2,
+            kind: PullKind::Gated { clock, after: Sequence(3), ahead: 0 },
+        }),
         ToServer::PushNothing { shard, sequence: Sequence(2), clock },
         ToServer::Leave(Leave { outcome: Outcome::Failed(text.clone()), report: None }),
         ToServer::Ready(Ready { generation: Generation(1), clock, units: 2, measured: None }),

@@ -68,7 +68,7 @@ fn events() -> Vec<ShardEvent> {
             gradient,
         })
     };
-    let kind = PullKind::Gated { clock, after: sequence };
+    let kind = PullKind::Gated { clock, after: sequence, ahead: 0 };
     let mark = Mark { number: 4, cuts: vec![(worker, clock)], rest: Some(Clock(1)) };
     let standing = Standing::Joining;
     vec![

@@ -201,7 +201,7 @@ mod tests {
     }
 
     const fn gated(clock: u64) -> PullKind {
-        PullKind::Gated { clock: Clock(clock), after: Sequence(clock) }
+        PullKind::Gated { clock: Clock(clock), after: Sequence(clock), ahead: 0 }
     }
 
     fn nothing(session: u64, worker: u32, sequence: u64) -> ShardEvent {

@@ -65,9 +65,16 @@ impl PullFacts {
         }
     }
 
+    pub(super) fn ahead(&self) -> u8 {
+        match self.kind {
+            PullKind::Gated { ahead, .. } => u8::try_from(ahead).unwrap_or(u8::MAX),
+            PullKind::Fresher { .. } | PullKind::Snapshot => 0,
+        }
+    }
+
     pub(super) fn record(&self, now: Moment, what: What) -> Record {
         let (clock, sequence) = match self.kind {
-            PullKind::Gated { clock, after } | PullKind::Fresher { clock, after, .. } => (clock, after),
+            PullKind::Gated { clock, after, .. } | PullKind::Fresher { clock, after, .. } => (clock, after),
             PullKind::Snapshot => (Clock(0), Sequence(0)),
         };
         let (worker, incarnation) = self.reader.unzip();

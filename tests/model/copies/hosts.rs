@@ -135,7 +135,7 @@ impl Variant {
                 session,
                 reader: Some((WorkerId(id), incarnation(id))),
                 request: done,
-                kind: PullKind::Gated { clock: Clock(done), after: Sequence(done) },
+                kind: PullKind::Gated { clock: Clock(done), after: Sequence(done), ahead: 0 },
             }
         } else {
             self.ledger.push(session, worker as u32, done + 1)

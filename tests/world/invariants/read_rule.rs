@@ -1,5 +1,5 @@
-//! The read rule (Ho et al. 2013, section 3; Dai et al. 2015, the rule of Bosen): values served to a worker at clock c include the first
-//! c - s iterations of every live worker, and all pushes of the reader itself.
+//! The read rule (Ho et al. 2013, section 3; Dai et al. 2015, the rule of Bosen): values that a worker uses at clock c include the first
+//! c - s iterations of every live worker, and all pushes of the reader itself; all but the last where it pulls ahead.
 //!
 //! Case 37 (apache/mxnet#841): who asked for a bound on the delay was declined; here it holds for every pull that is served.
 //!
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use slackline_core::config::Steps;
 use slackline_core::consistency::Standing;
-use slackline_core::ids::{Incarnation, Sequence, ShardId, WorkerId};
+use slackline_core::ids::{Clock, Incarnation, Sequence, ShardId, WorkerId};
 use slackline_core::wire::{PullKind, Pushed};
 use slackline_server_core::shard::Push;
 use slackline_server_core::{Shard, ShardEvent};
@@ -55,6 +55,10 @@ pub(crate) struct ReadRule {
     staleness: Option<u64>,
     /// A push counts when its step is whole, and not when it arrives.
     is_whole: bool,
+    /// Pushes of its own that a worker may miss in what it computes on.
+    prefetch: u64,
+    /// Workers can be moved up while they pull.
+    is_moved: bool,
     shards: BTreeMap<ShardId, BTreeMap<WorkerId, Row>>,
     /// Shards that were restored from a checkpoint: what was promised before is gone with what was lost.
     restored: BTreeSet<ShardId>,
@@ -66,6 +70,8 @@ impl ReadRule {
         Self {
             staleness: scenario.policy.staleness(),
             is_whole,
+            prefetch: u64::from(scenario.prefetch),
+            is_moved: scenario.policy.policy().moves_up(),
             shards: BTreeMap::new(),
             restored: BTreeSet::new(),
         }
@@ -157,8 +163,36 @@ impl ReadRule {
         }
     }
 
+    /// What a worker computes on is what was pulled for it: at a clock that is not below that of any other shard's part, and after all its
+    /// pushes but those that it pulled ahead of.
+    fn computes(
+        &self,
+        process: usize,
+        sequence: Sequence,
+        asked: &BTreeMap<ShardId, (Option<PullKind>, Clock)>,
+    ) -> Verdict {
+        for (shard, (kind, clock)) in asked {
+            let Some(PullKind::Gated { clock: at, after, .. } | PullKind::Fresher { clock: at, after, .. }) =
+                kind
+            else {
+                return holds(LAW, false, || format!("process {process} computes on {shard} of {kind:?}"));
+            };
+            holds(LAW, after.0 + self.prefetch + 1 >= sequence.0, || {
+                format!(
+                    "process {process} computes {sequence} on values of {shard} that were to have {after}"
+                )
+            })?;
+            // Answers to its push can move a worker up while it pulls, where a shard has lost its clock.
+            let is_gated = at == clock || (self.is_moved && at < clock);
+            holds(LAW, is_gated, || {
+                format!("process {process} computes at {clock} on values of {shard} that were gated at {at}")
+            })?;
+        }
+        Ok(())
+    }
+
     fn served(&mut self, shard: &Shard, reader: (WorkerId, Incarnation), asked: PullKind) -> Verdict {
-        let (PullKind::Gated { clock, after } | PullKind::Fresher { clock, after, .. }) = asked else {
+        let (PullKind::Gated { clock, after, .. } | PullKind::Fresher { clock, after, .. }) = asked else {
             return Ok(());
         };
         let rows = self.shards.entry(shard.id()).or_default();
@@ -173,7 +207,8 @@ impl ReadRule {
         })?;
         let Some(staleness) = self.staleness else { return Ok(()) };
         let needs = clock.0.saturating_sub(staleness);
-        for (worker, row) in rows.iter_mut().filter(|(worker, row)| row.counts && **worker != reader.0) {
+        // The reader's own first iterations are as much a part of the bound: it can be reading ahead of one that it has not pushed.
+        for (worker, row) in rows.iter_mut().filter(|(_, row)| row.counts) {
             let open = row.pushes.iter().find(|(_, push)| push.0 < needs && !push.1);
             holds(LAW, open.is_none(), || {
                 let id = shard.id();
@@ -190,6 +225,11 @@ impl Law for ReadRule {
         match sight {
             Sight::Restored { shard, .. } => {
                 self.restored.insert(shard.id());
+                self.is_moved = true;
+                Ok(())
+            }
+            Sight::Disturbed | Sight::Changed => {
+                self.is_moved = true;
                 Ok(())
             }
             // Nobody of the life before is there any more: what was promised is promised anew.
@@ -202,6 +242,7 @@ impl Law for ReadRule {
             {
                 Ok(())
             }
+            Sight::Computes { process, sequence, asked } => self.computes(*process, *sequence, asked),
             Sight::Before { shard, event, .. } => self.before(shard, event),
             Sight::Answered { shard, speaker, pushed } => {
                 self.answered(shard, *speaker, pushed);

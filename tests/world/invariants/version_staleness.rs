@@ -1,5 +1,5 @@
-//! The staleness of a gradient is counted rightly, and while nobody comes or goes it is at most (P - 1)(2s + 1) versions (0 under bsp and backup):
-//! the design brief, section 4, after Ho et al. 2013. A newcomer gates nobody before its first push, so that one can lie between too.
+//! The staleness of a gradient is counted rightly, and while nobody comes or goes it is at most (P - 1)(2s + 1) versions (0 under bsp and backup),
+//! and where values are pulled ahead one more for the worker's own push that they lack: the design brief, section 4, after Ho et al. 2013. A newcomer gates nobody before its first push, so that one can lie between too.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,8 @@ pub(crate) struct VersionStaleness {
 
 impl VersionStaleness {
     pub(crate) fn new(scenario: &Scenario) -> Self {
-        let bound = scenario.policy.version_bound(u64::from(scenario.workers));
+        let (workers, prefetch) = (u64::from(scenario.workers), u64::from(scenario.prefetch));
+        let bound = scenario.policy.version_bound(workers, prefetch);
         let begins_early = scenario.min_workers.is_some_and(|least| least < scenario.workers);
         Self { bound, begins_early, pulled: BTreeMap::new() }
     }

@@ -45,11 +45,13 @@ pub(crate) struct Counts {
     /// Snapshots that observers were served.
     pub(crate) looks: u64,
     pub(crate) statuses: u64,
+    /// Pulls for the iteration after the one that was computed.
+    pub(crate) ahead: u64,
 }
 
 impl Counts {
     /// The counts with their names.
-    pub(crate) const fn named(&self) -> [(&'static str, u64); 31] {
+    pub(crate) const fn named(&self) -> [(&'static str, u64); 32] {
         [
             ("workers crashed", self.worker_crashes),
             ("workers frozen", self.worker_freezes),
@@ -82,6 +84,7 @@ impl Counts {
             ("shards that went on from a former life", self.resumed),
             ("snapshots for observers", self.looks),
             ("statuses for observers", self.statuses),
+            ("pulls that were ahead of a push", self.ahead),
         ]
     }
 
@@ -117,5 +120,6 @@ impl Counts {
         self.resumed += other.resumed;
         self.looks += other.looks;
         self.statuses += other.statuses;
+        self.ahead += other.ahead;
     }
 }

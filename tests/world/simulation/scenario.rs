@@ -120,6 +120,8 @@ pub(crate) struct Scenario {
     pub(crate) replicas: u32,
     pub(crate) durability: Durability,
     pub(crate) steps: Steps,
+    /// Iterations that values are pulled ahead.
+    pub(crate) prefetch: u32,
     /// A checkpoint after so many clocks.
     pub(crate) checkpoint_every: Option<u64>,
     /// Those who look on.
@@ -172,6 +174,7 @@ impl Scenario {
             replicas,
             durability,
             steps: if chance.happens(500) { Steps::Whole } else { Steps::Parts },
+            prefetch: 0,
             checkpoint_every,
             observers: 0,
             former: None,
@@ -190,6 +193,10 @@ impl Scenario {
             every: chance.between(1, 4),
             checkpoints: chance.between(1, 3),
         });
+        // One that drops all that is stale would drop every other gradient of a worker for its own sake.
+        let drops = scenario.delay.drop_at == Some(1);
+        let may_prefetch = scenario.policy.prefetch_max() > 0 && !drops;
+        scenario.prefetch = u32::from(chance.happens(500) && may_prefetch);
         scenario
     }
 
@@ -211,6 +218,7 @@ impl Scenario {
             replicas,
             durability,
             steps,
+            prefetch: 0,
             checkpoint_every: None,
             observers: 0,
             former: None,

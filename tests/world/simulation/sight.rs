@@ -1,8 +1,9 @@
 //! What the invariants see of a run: the harness tells the truth about who sent what, whatever the cores make of it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use slackline_core::ids::{Incarnation, Sequence, ShardId, Version, WorkerId};
+use slackline_core::ids::{Clock, Incarnation, Sequence, ShardId, Version, WorkerId};
 use slackline_core::wire::{Mark, PullKind, Pushed};
 use slackline_server_core::assign::Position;
 use slackline_server_core::{Shard, ShardEvent};
@@ -30,6 +31,8 @@ pub(crate) enum Sight<'a> {
     After { shard: &'a Shard },
     /// A worker is told what became of a push.
     Told { key: PushKey, pushed: &'a Pushed },
+    /// A worker computes a gradient on values that were pulled so, each with the clock that it computes at.
+    Computes { process: usize, sequence: Sequence, asked: &'a BTreeMap<ShardId, (Option<PullKind>, Clock)> },
     /// A worker sends a gradient that was computed on values of `computed_on` and says it was `claimed`.
     Sent { key: PushKey, computed_on: Version, claimed: Version },
     /// A worker keeps so many gradients.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use slackline_core::ids::{BatchIndex, Moment, Sequence, ServerId, ShardId, Version};
+use slackline_core::ids::{BatchIndex, Clock, Moment, Sequence, ServerId, ShardId, Version};
 use slackline_core::wire::{PullKind, PushOutcome, Served, ToPeer, ToServer, TransferHeader};
 use slackline_worker_core::{Effect, Event, Notice, Settings, Worker, WorkerError};
 
@@ -54,6 +54,8 @@ pub(crate) struct Process {
     pub(crate) asked: BTreeMap<u64, PullKind>,
     training: Vec<f32>,
     versions: BTreeMap<ShardId, Version>,
+    /// The pull that brought the values of each shard.
+    brought: BTreeMap<ShardId, u64>,
     evaluation: Vec<f32>,
     /// Units of the batches that it was given.
     units: BTreeMap<BatchIndex, u32>,
@@ -85,6 +87,7 @@ impl World {
             has_copies: scenario.replicas > 1,
             steps: scenario.steps,
             units_max: scenario.cut().units_max() as u32,
+            prefetch: scenario.prefetch,
             refreshes: scenario.policy.refreshes(),
             fragments: 1,
             lease: scenario.lease,
@@ -108,6 +111,7 @@ impl World {
             asked: BTreeMap::new(),
             training: vec![f32::NAN; keys],
             versions: BTreeMap::new(),
+            brought: BTreeMap::new(),
             evaluation: vec![f32::NAN; keys],
             units: BTreeMap::new(),
             loaded: BTreeSet::new(),
@@ -178,6 +182,7 @@ impl World {
             }
             Effect::Send { server, message } => {
                 if let ToServer::Pull(pull) = &message {
+                    self.counts.ahead += u64::from(matches!(pull.kind, PullKind::Gated { ahead: 1.., .. }));
                     self.processes[process].asked.insert(pull.request, pull.kind);
                 }
                 self.transmit(process, server, Inward::Message(message));
@@ -197,6 +202,7 @@ impl World {
                 if let Some((header, values)) = came {
                     state.training[header.keys.as_indices()].copy_from_slice(&values);
                     state.versions.insert(shard, header.version);
+                    state.brought.insert(shard, header.sequence.0);
                 }
             }
             Effect::Abandon { sequence } => {
@@ -216,7 +222,9 @@ impl World {
                 let when = self.now.after(self.chance.micros(10, 5_000));
                 self.agenda.at(when, Happening::Loaded { process, batch });
             }
-            Effect::Compute { sequence, batch, .. } => return self.compute(process, sequence, batch),
+            Effect::Compute { sequence, batch, clock, .. } => {
+                return self.compute(process, sequence, batch, clock);
+            }
             Effect::ReleaseGradient { sequence } => {
                 self.processes[process].gradients.remove(&sequence);
             }
@@ -260,7 +268,11 @@ impl World {
         self.see(&Sight::Sent { key, computed_on, claimed: header.version })
     }
 
-    fn compute(&mut self, process: usize, sequence: Sequence, batch: BatchIndex) -> Verdict {
+    fn compute(&mut self, process: usize, sequence: Sequence, batch: BatchIndex, clock: Clock) -> Verdict {
+        let state = &self.processes[process];
+        let asked = |request: &u64| (state.asked.get(request).copied(), clock);
+        let asked = state.brought.iter().map(|(shard, request)| (*shard, asked(request))).collect();
+        self.see(&Sight::Computes { process, sequence, asked: &asked })?;
         let state = &mut self.processes[process];
         holds("shell", state.loaded.remove(&batch), || format!("process {process}: {batch} is not loaded"))?;
         holds("shell", state.computing.is_none(), || format!("process {process} computes two gradients"))?;
@@ -310,6 +322,7 @@ impl World {
         } else if is_wanted(Purpose::Training) {
             state.training[header.keys.as_indices()].copy_from_slice(values);
             state.versions.insert(header.shard, header.version);
+            state.brought.insert(header.shard, request);
         } else if is_wanted(Purpose::Evaluation) {
             state.evaluation[header.keys.as_indices()].copy_from_slice(values);
         } else {

@@ -28,7 +28,7 @@ pub enum Effect {
         message: ToServer,
     },
     /// The answer to this pull goes to the shard's keys in the training buffer, or in the evaluation buffer
-    /// if it is a snapshot. It replaces an earlier number for the same shard and buffer, of whatever
+    /// if it is a snapshot. While a gradient is computed, the training buffer is another one than that which it is computed on. It replaces an earlier number for the same shard and buffer, of whatever
     /// server: what still arrives for that one is thrown away.
     ExpectValues {
         /// From which server.
@@ -78,7 +78,7 @@ pub enum Effect {
         units: u32,
     },
     /// Compute the gradient of a loaded batch on the training buffer; answered by `GradientReady`. Neither
-    /// the buffer nor the batch is asked for again before that.
+    /// the buffer nor the batch is asked for again before that: what is pulled ahead meanwhile goes to a second buffer.
     Compute {
         /// Number of the push that the gradient will be.
         sequence: Sequence,

@@ -35,6 +35,16 @@ impl Worker {
                 "work is asked for ahead"
             );
         }
+        if let Some(prefetch) = &cycle.prefetch {
+            let is_computed = cycle.iteration.as_ref().map(|iteration| iteration.has_values());
+            assert!(
+                self.settings.prefetch > 0 && is_computed != Some(false),
+                "only one iteration waits for values"
+            );
+            let used_at = self.clock.0 + u64::from(cycle.iteration.is_some());
+            assert_eq!(prefetch.clock.0, used_at, "values are pulled for the clock at which they are used");
+            assert!(prefetch.pulls.keys().eq(self.shards.keys()), "what is pulled ahead is everything");
+        }
         if let Some(pushing) = &cycle.pushing {
             assert!(!pushing.unanswered.is_empty(), "answered pushes are over");
             assert!(pushing.unanswered.iter().all(|shard| self.shards.contains_key(shard)));

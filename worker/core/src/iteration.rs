@@ -10,6 +10,7 @@ use crate::error::WorkerError;
 use crate::evaluation::Evaluation;
 use crate::event::Packed;
 use crate::ledger::Category;
+use crate::prefetch::Prefetch;
 use crate::push::Pushing;
 use crate::worker::Worker;
 
@@ -62,8 +63,12 @@ pub(crate) enum Phase {
 #[derive(Clone, Debug)]
 pub(crate) struct Iteration {
     pub(crate) batch: BatchIndex,
+    /// When it began.
+    pub(crate) since: Moment,
     pub(crate) loaded: bool,
     pub(crate) pulls: BTreeMap<ShardId, OpenPull>,
+    /// They were made while the iteration before was computed.
+    pub(crate) is_prefetched: bool,
     pub(crate) phase: Phase,
     /// Whether the work after this one has been asked for.
     pub(crate) has_asked: bool,
@@ -101,6 +106,8 @@ pub(crate) struct Forgotten {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cycle {
     pub(crate) iteration: Option<Iteration>,
+    /// What is pulled for the iteration after it.
+    pub(crate) prefetch: Option<Prefetch>,
     pub(crate) pushing: Option<Pushing>,
     /// Number of the last push.
     pub(crate) sequence: Sequence,
@@ -119,7 +126,7 @@ impl Cycle {
     }
 
     /// Whether the push under way is the first since the worker entered the clock tables.
-    fn is_first_push(&self) -> bool {
+    pub(crate) fn is_first_push(&self) -> bool {
         self.pushing.as_ref().is_some_and(|pushing| pushing.sequence == self.entered_after.next())
     }
 
@@ -143,6 +150,8 @@ impl Cycle {
             (Some(Iteration { phase: Phase::Computing { .. }, .. }), _) => Category::Compute,
             (Some(Iteration { phase: Phase::Ready(_) | Phase::Left, .. }), _) => Category::Push,
             (Some(iteration), _) if iteration.has_values() => Category::Data,
+            // The answers to the push are not what it waits for: with the values it goes on.
+            (Some(Iteration { is_prefetched: true, .. }), _) => Category::Pull,
             (_, Some(_)) => Category::Push,
             (Some(_), None) => Category::Pull,
             (None, None) => Category::Data,
@@ -162,6 +171,7 @@ impl Worker {
             && self.stopping.is_none()
             && (self.begin_compute(effects)
                 || self.ask_ahead(effects)
+                || self.prefetch(effects)
                 || self.push_if_ready(effects)?
                 || self.begin_work(effects)?)
         {}
@@ -231,7 +241,7 @@ impl Worker {
         self.flush_result(effects);
     }
 
-    /// Pulls every shard, all at once.
+    /// Pulls every shard, all at once, unless that was done while the iteration before was computed.
     fn begin_iteration(
         &mut self,
         batch: BatchIndex,
@@ -239,38 +249,47 @@ impl Worker {
         evaluate: Option<u64>,
         effects: &mut Vec<Effect>,
     ) {
-        let wanted = self.shards.keys().filter(|shard| self.is_wanted(**shard));
-        let pulls = wanted.map(|shard| (*shard, OpenPull::new(self.now))).collect();
-        let phase = Phase::Pulling;
+        let prefetched = self.cycle.take_prefetched(self.clock);
+        let is_prefetched = prefetched.is_some();
+        let pulls = prefetched.unwrap_or_else(|| {
+            let wanted = self.shards.keys().filter(|shard| self.is_wanted(**shard));
+            wanted.map(|shard| (*shard, OpenPull::new(self.now))).collect()
+        });
         self.cycle.iteration = Some(Iteration {
             batch,
+            since: self.now,
             loaded,
             pulls,
-            phase,
+            is_prefetched,
+            phase: Phase::Pulling,
             has_asked: false,
             is_overtaken: false,
             packed: BTreeMap::new(),
             evaluate,
         });
         let shards: Vec<_> = self.shards.keys().copied().collect();
-        self.resume_pulls(&shards, effects);
+        if is_prefetched {
+            // From here on the worker waits for those that have no answer yet.
+            shards.into_iter().for_each(|shard| self.pull_fresher(shard, effects));
+        } else {
+            self.resume_pulls(&shards, effects);
+        }
     }
 
     /// Sends the pulls that these shards have not answered, as far as their servers can be reached.
     pub(crate) fn resume_pulls(&mut self, shards: &[ShardId], effects: &mut Vec<Effect>) {
-        let kind = PullKind::Gated { clock: self.clock, after: self.cycle.sequence };
+        let (completed, after) = (self.clock, self.cycle.sequence);
         for shard in shards.iter().copied() {
             let Some(server) = self.ready_server_of(shard) else { continue };
-            let Some(pull) = self.open_pull(shard) else { continue };
-            if pull.served.is_none() {
+            if let Some((pull, next)) = self.cycle.unserved(shard) {
                 self.request_last += 1;
                 let request = self.request_last;
-                if let Some(pull) = self.open_pull(shard) {
-                    pull.request = request;
-                }
+                pull.request = request;
+                let clock = next.unwrap_or(completed);
+                let kind = PullKind::Gated { clock, after, ahead: clock.0.saturating_sub(completed.0) };
                 effects.push(Effect::ExpectValues { server, shard, request, snapshot: false });
                 self.send(server, ToServer::Pull(Pull { shard, request, kind }), effects);
-            } else if pull.fresher.is_some() {
+            } else if self.open_pull(shard).is_some_and(|pull| pull.fresher.is_some()) {
                 self.pull_fresher(shard, effects);
             }
         }
@@ -283,9 +302,7 @@ impl Worker {
 
     /// A shard answers from another place: what the former one still sends is not taken.
     pub(crate) fn reopen_pulls(&mut self, shard: ShardId) {
-        if let Some(pull) = self.open_pull(shard)
-            && pull.served.is_none()
-        {
+        if let Some((pull, _)) = self.cycle.unserved(shard) {
             pull.request = 0;
         }
         if let Evaluation::Pulling { pulls, .. } = &mut self.evaluation
@@ -305,14 +322,19 @@ impl Worker {
         effects: &mut Vec<Effect>,
     ) {
         let Some(server) = self.shards.get(&shard).map(|home| home.server) else { return };
-        match self.open_pull(shard) {
-            Some(pull) if pull.request == request && pull.served.is_none() => {
-                pull.served = Some(served);
-                self.record.pulled(&served, bytes);
-                self.ledger.pull_held(served.held_us);
-                self.heard_entered(server);
-                self.pull_fresher(shard, effects);
+        if let Some((pull, next)) = self.cycle.unserved(shard).filter(|(pull, _)| pull.request == request) {
+            pull.served = Some(served);
+            let since = pull.since;
+            self.record.pulled(&served, bytes);
+            // What is held while the worker computes holds nobody up.
+            if next.is_none() {
+                self.ledger.pull_held(served.held_us, since);
             }
+            self.heard_entered(server);
+            self.pull_fresher(shard, effects);
+            return;
+        }
+        match self.open_pull(shard) {
             Some(pull) if pull.fresher == Some(request) => {
                 pull.fresher = None;
                 self.on_fresher(shard, (&served, bytes), effects);
@@ -406,6 +428,7 @@ impl Worker {
     /// are free.
     pub(crate) fn forget_cycle(&mut self, effects: &mut Vec<Effect>) {
         let sequence = self.cycle.sequence.next();
+        self.cycle.prefetch = None;
         match self.cycle.iteration.take() {
             Some(Iteration { batch, phase: Phase::Computing { since }, .. }) => {
                 self.cycle.forgotten = Some(Forgotten { sequence, batch, since });

@@ -213,7 +213,11 @@ impl Worker {
         if clock.0 > CLOCK_MAX {
             return Err(WorkerError::OutOfPlace { server, what: "a clock beyond all bounds" });
         }
-        self.clock = self.clock.max(clock);
+        if clock > self.clock {
+            self.clock = clock;
+            // It would be used at another clock than it was gated for.
+            self.cycle.prefetch = None;
+        }
         Ok(())
     }
 

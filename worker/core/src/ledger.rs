@@ -66,6 +66,8 @@ pub(crate) struct Ledger {
     spent: Spent,
     push: Phase,
     pull: Phase,
+    /// When the phases began.
+    began: Moment,
     category: Option<Category>,
     since: Moment,
 }
@@ -103,7 +105,7 @@ impl Ledger {
 
     /// Pushes go out: the phases of a new iteration begin.
     pub(crate) fn begin_phases(&mut self) {
-        (self.push, self.pull) = (Phase::default(), Phase::default());
+        (self.push, self.pull, self.began) = (Phase::default(), Phase::default(), self.since);
     }
 
     /// A server held the answer to a push for so long, for other workers, after it had been too busy to take it up for so long.
@@ -113,9 +115,11 @@ impl Ledger {
         self.settle();
     }
 
-    /// A server held a pull for so long, for other workers.
-    pub(crate) fn pull_held(&mut self, held_us: u64) {
-        self.pull.held = self.pull.held.max(held_us.saturating_mul(1000));
+    /// A server held a pull for so long, for other workers, that was made at a moment. As long as the worker still computed, that cost
+    /// nothing: only what of it lies in the present phase counts.
+    pub(crate) fn pull_held(&mut self, held_us: u64, since: Moment) {
+        let before = self.began.0.saturating_sub(since.0);
+        self.pull.held = self.pull.held.max(held_us.saturating_mul(1000).saturating_sub(before));
         self.settle();
     }
 
@@ -179,7 +183,7 @@ mod tests {
         ledger.advance(at(30));
         ledger.push_held(15, 0);
         // A pull that was answered before the push: its hold may only cover time spent pulling.
-        ledger.pull_held(500);
+        ledger.pull_held(500, at(10));
         ledger.enter(Some(Category::Pull), at(30));
         ledger.enter(Some(Category::Compute), at(37));
         ledger.enter(None, at(137));
@@ -195,9 +199,23 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.enter(Some(Category::Pull), at(0));
         ledger.advance(at(100));
-        ledger.pull_held(40);
-        ledger.pull_held(60);
+        ledger.pull_held(40, at(0));
+        ledger.pull_held(60, at(0));
         assert_eq!(ledger.take().wait_for_clock_us, 60);
+    }
+
+    #[test]
+    fn a_pull_that_was_held_while_the_worker_computed_is_waiting_for_the_rest_only() {
+        let mut ledger = Ledger::default();
+        ledger.enter(Some(Category::Compute), at(0));
+        ledger.advance(at(100));
+        ledger.begin_phases();
+        ledger.enter(Some(Category::Pull), at(100));
+        ledger.advance(at(130));
+        // It was made 60 microseconds before the push went out, held for 80, and took 10 to come.
+        ledger.pull_held(80, at(40));
+        let times = ledger.take();
+        assert_eq!((times.compute_us, times.wait_for_clock_us, times.pull_us), (100, 20, 10));
     }
 
     #[test]
@@ -226,7 +244,7 @@ mod tests {
                     3 => ledger.enter(Some(Category::Data), now),
                     4 => ledger.enter(Some(Category::Evaluate), now),
                     5 => ledger.push_held(held % 10_000, held % 7_000),
-                    6 => ledger.pull_held(held),
+                    6 => ledger.pull_held(held, Moment(now.0 / 2)),
                     7 => ledger.enter(Some(Category::Wait), now),
                     _ => {
                         let times = ledger.take();

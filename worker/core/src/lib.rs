@@ -10,10 +10,12 @@
 //!                 pull all shards -> compute (and ask for the next work) -> push all shards
 //! ```
 //!
+//! Where it prefetches, it pulls for the next iteration while it computes this one.
+//!
 //! In an allreduce ([`GroupSettings`]) there is no work to ask for and nothing to push: see `group`.
 //!
-//! Read in this order: [`Event`], [`Effect`], `worker` (routing), `session`, `join`, `work`, `iteration`, `overtaken`,
-//! `push`, `steps`, `place`, `unserved`, `evaluation`, `group`, `leave`, `waits`, and `ledger` and `record` for what is measured.
+//! Read in this order: [`Event`], [`Effect`], `worker` (routing), `session`, `join`, `work`, `iteration`, `prefetch`,
+//! `overtaken`, `push`, `steps`, `place`, `unserved`, `evaluation`, `group`, `leave`, `waits`, and `ledger` and `record` for what is measured.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -30,6 +32,7 @@ mod ledger;
 mod notice;
 mod overtaken;
 mod place;
+mod prefetch;
 mod push;
 mod record;
 mod session;

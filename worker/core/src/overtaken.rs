@@ -80,6 +80,7 @@ impl Worker {
             return;
         }
         iteration.is_overtaken = true;
+        self.cycle.prefetch = None;
         match iteration.phase {
             Phase::Pulling => leave(iteration),
             Phase::Computing { .. } => effects.push(Effect::Abandon { sequence }),

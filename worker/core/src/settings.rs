@@ -26,6 +26,8 @@ pub struct Settings {
     pub batch_count: u64,
     /// Most units of one batch: what is larger would be memory that was not reckoned with.
     pub units_max: u32,
+    /// Iterations that values are pulled ahead, 0 or 1.
+    pub prefetch: u32,
     /// Whether values are pulled anew while others are waited for (essp).
     pub refreshes: bool,
     /// Parts that the parameters are pushed in, one an iteration in turn; 1 for all of them each time.

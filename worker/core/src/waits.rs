@@ -138,7 +138,8 @@ impl Worker {
     fn add_pulls(&self, waits: &mut Waits, kind: WaitKind, pulls: &BTreeMap<ShardId, OpenPull>) {
         for (shard, pull) in pulls {
             if pull.served.is_none() {
-                self.add_shard(waits, kind, *shard, pull.since);
+                let since = if kind == WaitKind::Pulls { self.waits_since(pull) } else { pull.since };
+                self.add_shard(waits, kind, *shard, since);
             }
         }
     }

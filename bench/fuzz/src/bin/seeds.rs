@@ -59,6 +59,7 @@ fn trace() -> Vec<u8> {
         began_unix_ns: 1_700_000_000_000_000_000,
         rule: trace::Rule::Ssp { staleness: 2 },
         policy: "ssp(2)".to_owned(),
+        prefetch: 0,
     };
     let record = trace::Record::new(0, Moment::default(), trace::What::End);
     [&header.encode()[..], &record.encode()].concat()

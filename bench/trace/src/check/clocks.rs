@@ -1,6 +1,6 @@
 //! The clocks of the workers, counted from what they pushed and said.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use slackline_core::consistency::Standing;
 use slackline_core::ids::WorkerId;
@@ -26,10 +26,25 @@ pub(super) struct Member {
     pub(super) completed: u64,
     /// Its last gated pull, and whether it waits for an answer.
     pub(super) pull: Option<(Record, bool)>,
+    /// The last values that it was served: their version, and the push that they were to have.
+    pub(super) reads: VecDeque<(u64, u64)>,
     /// Its last push, for reports.
     pub(super) push: Option<Record>,
     /// The record that made it what it is, for reports.
     pub(super) entered: Record,
+}
+
+/// Reads of a member that are remembered: of two iterations, and what replaced them while others were waited for.
+const READS_MAX: usize = 8;
+
+impl Member {
+    /// It was served values.
+    pub(super) fn reads(&mut self, version: u64, sequence: u64) {
+        if self.reads.len() == READS_MAX {
+            self.reads.pop_front();
+        }
+        self.reads.push_back((version, sequence));
+    }
 }
 
 /// All members.
@@ -54,7 +69,8 @@ impl Clocks {
             Standing::Joining => Counts::Joining,
         };
         let (incarnation, completed) = (record.incarnation.0, record.clock.0);
-        let member = Member { incarnation, counts, completed, pull: None, push: None, entered: record };
+        let (pull, push, reads) = (None, None, VecDeque::new());
+        let member = Member { incarnation, counts, completed, pull, reads, push, entered: record };
         self.members.insert(worker, member);
         self.count(worker);
         let before = self.incarnations.insert(worker, incarnation);

@@ -10,7 +10,7 @@ use crate::breach::Law;
 
 impl Replay {
     /// A pull has arrived.
-    pub(super) fn pull(&mut self, record: Record, reading: Reading, fate: PullFate) {
+    pub(super) fn pull(&mut self, record: Record, reading: Reading, fate: PullFate, ahead: u8) {
         self.check_version(&record);
         self.check_minimum(&record, None);
         let Some(worker) = record.worker.filter(|_| reading.is_gated()) else { return };
@@ -22,7 +22,14 @@ impl Replay {
         if !is_member {
             return;
         }
-        self.claim(&record, worker, reading);
+        if u64::from(ahead) > self.prefetch {
+            let why = format!(
+                "{worker} pulls for {} and is {ahead} iterations away from it, where the run pulls {} ahead",
+                record.clock, self.prefetch
+            );
+            self.breach(Law::ReadMyWrites, &[record], why);
+        }
+        self.claim(&record, worker);
         if let Some(member) = self.clocks.member_mut(worker, record.incarnation.0) {
             member.pull = Some((record, true));
         }
@@ -32,15 +39,14 @@ impl Replay {
         }
     }
 
-    /// A worker that pulls at a clock says that it has completed so many iterations. That counts once all its pushes are here.
-    fn claim(&mut self, record: &Record, worker: WorkerId, reading: Reading) {
-        let all_here = self.life(worker, record.incarnation).arrived.has_all_to(record.sequence.0);
-        let member = self.clocks.member(worker, record.incarnation.0);
-        if reading == Reading::Gated
-            && all_here
-            && member.is_some_and(|member| member.counts == Counts::Active)
-        {
-            self.clocks.complete(worker, record.clock.0);
+    /// A worker that pulls at a clock says that it has completed so many iterations, less those that it is ahead. That counts once all its
+    /// pushes are here.
+    fn claim(&mut self, pull: &Record, worker: WorkerId) {
+        let What::Pull { reading: Reading::Gated, ahead, .. } = pull.what else { return };
+        let all_here = self.life(worker, pull.incarnation).arrived.has_all_to(pull.sequence.0);
+        let member = self.clocks.member(worker, pull.incarnation.0);
+        if all_here && member.is_some_and(|member| member.counts == Counts::Active) {
+            self.clocks.complete(worker, pull.clock.0.saturating_sub(ahead.into()));
         }
     }
 
@@ -50,9 +56,7 @@ impl Replay {
         let Some((worker, incarnation)) = self.came.take() else { return false };
         let Some(member) = self.clocks.member(worker, incarnation.0) else { return false };
         let (Some((pull, true)), completed) = (member.pull, member.completed) else { return false };
-        if let What::Pull { reading, .. } = pull.what {
-            self.claim(&pull, worker, reading);
-        }
+        self.claim(&pull, worker);
         self.clocks.member(worker, incarnation.0).is_some_and(|member| member.completed > completed)
     }
 
@@ -95,7 +99,9 @@ impl Replay {
             self.breach(Law::Start, &[record], format!("{worker} was served before the run began"));
         }
         self.check_asked(&record, worker, &member);
-        self.claim(&record, worker, reading);
+        if let Some((pull, _)) = member.pull.filter(|_| reading == Reading::Gated) {
+            self.claim(&pull, worker);
+        }
         self.check_own(&record, worker, &member);
         self.check_bound(&record, worker, &member);
         self.check_pending(&record, worker);
@@ -110,10 +116,25 @@ impl Replay {
         {
             self.clocks.floor = self.clocks.floor.max(record.clock.0.saturating_sub(staleness));
         }
-        if let Some(member) = self.clocks.member_mut(worker, record.incarnation.0)
-            && let Some((_, is_open)) = &mut member.pull
-        {
-            *is_open = false;
+        if let Some(member) = self.clocks.member_mut(worker, record.incarnation.0) {
+            member.reads(record.version.0, record.sequence.0);
+            if let Some((_, is_open)) = &mut member.pull {
+                *is_open = false;
+            }
+        }
+    }
+
+    /// A gradient was computed on values with all pushes of its worker before it, but those that were pulled ahead of.
+    pub(super) fn check_computed_on(&mut self, record: &Record, worker: WorkerId) {
+        let Some(member) = self.clocks.member(worker, record.incarnation.0) else { return };
+        let reads = member.reads.iter().filter(|(version, _)| *version == record.pulled.0);
+        let Some(last) = reads.map(|(_, sequence)| *sequence).max() else { return };
+        if last + 1 + self.prefetch < record.sequence.0 {
+            let why = format!(
+                "{worker} computed {} on {}, which it read after its push {last}, and it pulls {} ahead",
+                record.sequence, record.pulled, self.prefetch
+            );
+            self.breach(Law::ReadMyWrites, &[*record], why);
         }
     }
 

@@ -56,6 +56,8 @@ pub(super) struct Replay {
     server: ServerId,
     shard: ShardId,
     pub(super) promise: Promise,
+    /// Iterations that values may be pulled ahead.
+    pub(super) prefetch: u64,
     pub(super) policy: String,
     pub(super) clocks: Clocks,
     pub(super) started: bool,
@@ -87,6 +89,7 @@ impl Replay {
             server: header.server,
             shard: header.shard,
             promise: Promise::of(header.rule),
+            prefetch: u64::from(header.prefetch),
             policy: header.policy.clone(),
             clocks: Clocks::default(),
             started: false,
@@ -124,7 +127,7 @@ impl Replay {
             (What::Remove, Some(worker)) => self.clocks.remove(worker),
             (What::Start, _) => self.started = true,
             (What::Values, _) => self.has_values = true,
-            (What::Pull { reading, fate }, _) => self.pull(record, reading, fate),
+            (What::Pull { reading, fate, ahead }, _) => self.pull(record, reading, fate, ahead),
             (What::Serve { reading, lead }, _) => self.serve(record, reading, lead),
             (What::Push { empty }, Some(worker)) => self.push(record, worker, empty),
             (What::Verdict { verdict, duplicate }, Some(worker)) => {

@@ -30,6 +30,9 @@ impl Replay {
             let why = format!("a gradient of {} came when the shard had {}", record.pulled, record.version);
             self.breach(Law::VersionStated, &[record], why);
         }
+        if !empty {
+            self.check_computed_on(&record, worker);
+        }
         if let Some(member) = self.clocks.member_mut(worker, record.incarnation.0) {
             member.push = Some(record);
         }

@@ -93,7 +93,7 @@ impl Tracks {
         match (record.what, record.worker) {
             (What::Mean, _) => self.applied(index, at, record, None, lines),
             (_, None) => Ok(()),
-            (What::Pull { reading: Reading::Gated, fate }, Some(worker)) => {
+            (What::Pull { reading: Reading::Gated, fate, .. }, Some(worker)) => {
                 self.pulled(worker, at, record, fate);
                 self.hold(index, at, worker, fate == PullFate::Held, lines)
             }
@@ -163,7 +163,9 @@ impl Tracks {
         let open = life.iterations.iter().position(|open| open.clock == clock);
         let open = open.map(|place| life.iterations.remove(place));
         let Some(Iteration { pulled_at, served_at: Some(served_at), held, .. }) = open else { return Ok(()) };
+        // What was pulled while it still computed the iteration before is there when that ends, or waited for from then on.
         let from = pulled_at.max(life.computed_at);
+        let served_at = served_at.max(from);
         life.computed_at = at;
         let track = self.track(worker, lines)?;
         if clock % self.every == 0 {

@@ -247,6 +247,8 @@ pub struct Train {
 pub struct Consistency {
     /// The policy with its bound.
     pub policy: PolicySpec,
+    /// Iterations that values are pulled ahead: so many of the worker's own last pushes can be missing in them.
+    pub prefetch: u32,
     /// What staleness does to a gradient.
     pub delay: DelaySpec,
     /// What a gradient that is not finite does.
@@ -379,6 +381,9 @@ impl Config {
         }
         let policy = self.consistency.policy;
         match self.local {
+            None if self.consistency.prefetch > 0 => {
+                format!("prefetch({}) + {policy}", self.consistency.prefetch)
+            }
             None => policy.to_string(),
             Some(LocalSpec { steps, elastic: Some(share), .. }) => {
                 format!("elastic({share}, {steps}) + {policy}")

@@ -33,6 +33,19 @@ pub(super) fn check(entries: &Entries, faulty: &BTreeSet<&'static str>) -> Vec<P
     rule(&["consistency.high", "consistency.low", "consistency.policy"], &bounds);
     rule(&["consistency.backup", "workers", "consistency.policy"], &backup);
     rule(&["consistency.quorum", "workers", "consistency.policy"], &quorum);
+    rule(
+        &[
+            "consistency.prefetch",
+            "consistency.policy",
+            "consistency.staleness",
+            "consistency.low",
+            "consistency.delay",
+            "consistency.drop_at",
+            "local.mode",
+            "sync.method",
+        ],
+        &prefetch,
+    );
     rule(&["sync.topology", "workers", "sync.method"], &topology);
     rule(
         &["sync.method", "local.mode", "train.proportional", "consistency.delay", "consistency.drop_at"],
@@ -158,6 +171,41 @@ fn quorum(entries: &Entries) -> Option<Fault> {
     let takes_it = ["quorum", "buffer"].contains(&entries.text("consistency.policy"));
     let count: i64 = entries.number("consistency.quorum").unwrap_or(0);
     (takes_it && count > workers).then_some(Fault::TooMany { most: workers, of: "workers" })
+}
+
+/// Values that are pulled ahead lack the worker's own last pushes.
+fn prefetch(entries: &Entries) -> Option<Fault> {
+    let ahead: i64 = entries.int("consistency.prefetch");
+    if ahead == 0 || is_allreduce(entries) {
+        return None;
+    }
+    let drop_at: i64 = entries.int("consistency.drop_at");
+    let rule = match entries.text("consistency.policy") {
+        "bsp" | "backup" | "quorum" => {
+            "goes with ssp, essp, dssp, asp and buffer: under the others a pull waits for the very push that would be missing; set \
+             consistency.prefetch = 0, or another consistency.policy"
+        }
+        "ssp" | "essp" if entries.int::<i64>("consistency.staleness") < ahead => {
+            "what is pulled ahead is stale, and the bound is below that; set consistency.staleness = 1 or more, or \
+             consistency.prefetch = 0"
+        }
+        "dssp" if entries.int::<i64>("consistency.low") < ahead => {
+            "what is pulled ahead is stale, and the lower bound is below that; set consistency.low = 1 or more, or \
+             consistency.prefetch = 0"
+        }
+        _ if entries.text("local.mode") != "off" => {
+            "goes without local.mode: local steps begin where the servers are after the last push; raise local.steps where pulls take long"
+        }
+        _ if entries.text("consistency.delay").starts_with("compensate") => {
+            "goes without consistency.delay = \"compensate\" and \"compensate-adaptive\": a shard keeps the values that a worker read last, \
+             and here these are not those that its next gradient was computed on"
+        }
+        _ if (1..=ahead).contains(&drop_at) => {
+            "what is pulled ahead is stale, and consistency.drop_at drops that; set consistency.drop_at = 2 or more, or 0"
+        }
+        _ => return None,
+    };
+    Some(Fault::Unfit { rule })
 }
 
 pub(super) fn is_allreduce(entries: &Entries) -> bool {

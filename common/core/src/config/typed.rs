@@ -246,6 +246,7 @@ fn consistency(entries: &Entries) -> Consistency {
             "buffer" => PolicySpec::Buffer { count: quorum(entries) },
             _ => PolicySpec::Ssp { staleness: entries.int("consistency.staleness") },
         },
+        prefetch: if sync(entries).is_none() { entries.int("consistency.prefetch") } else { 0 },
         delay: delay(entries),
         on_bad_gradient: match entries.text("consistency.on_bad_gradient") {
             "stop" => OnBadGradient::Stop,

@@ -15,7 +15,8 @@
 //! | buffer(K) | always | the same |
 //!
 //! Under all of them a worker reads its own pushes (read-my-writes, Ho et al. 2013, section 3; under buffer they may still be in
-//! the buffer). Those that apply a push as it comes move the values by the full rate each time; the others divide by the number of
+//! the buffer), all but the last `prefetch` of them where it reads ahead: c is the clock at which the values are used, so what a worker reads
+//! ahead is within the same bound, its own iterations included. Those that apply a push as it comes move the values by the full rate each time; the others divide by the number of
 //! gradients in the mean. What staleness does to a gradient beside that is [`delay`]'s.
 
 pub mod asp;
@@ -170,7 +171,7 @@ pub struct Room<'a> {
 pub struct Reader {
     /// Who.
     pub worker: WorkerId,
-    /// Iterations it has completed.
+    /// The clock at which it uses what it reads: more than it has completed where it reads ahead.
     pub clock: Clock,
     /// Whether all its pushes are in the values or dropped.
     pub settled: bool,

@@ -101,16 +101,30 @@ impl PolicySpec {
         self.staleness().map(|staleness| staleness.saturating_add(1))
     }
 
-    /// Most versions that can pass between a pull and the apply of the gradient computed on it, for `workers` workers
-    /// that stay: (P - 1)(2s + 1), and zero under bsp and backup, whose version counts clocks.
+    /// Most iterations that values can be pulled ahead: so many of the reader's own last pushes are missing in them, which the bound must
+    /// allow at all times. Where a mean waits for the push that would be missing, none.
     #[must_use]
-    pub fn version_bound(self, workers: u64) -> Option<u64> {
+    pub const fn prefetch_max(self) -> u64 {
+        match self {
+            Self::Ssp { staleness } | Self::Essp { staleness } => staleness,
+            Self::Dssp { low, .. } => low,
+            Self::Asp | Self::Buffer { .. } => u64::MAX,
+            Self::Bsp | Self::Backup { .. } | Self::Quorum { .. } => 0,
+        }
+    }
+
+    /// Most versions that can pass between a pull and the apply of the gradient computed on it, for `workers` workers
+    /// that stay: (P - 1)(2s + 1), and the worker's own pushes that were missing in what it pulled `prefetch` iterations ahead. Zero under
+    /// bsp and backup, whose version counts clocks.
+    #[must_use]
+    pub fn version_bound(self, workers: u64, prefetch: u64) -> Option<u64> {
         match self {
             Self::Bsp | Self::Backup { .. } => Some(0),
             Self::Ssp { staleness: bound }
             | Self::Essp { staleness: bound }
             | Self::Dssp { high: bound, .. } => {
-                Some(workers.saturating_sub(1).saturating_mul(bound.saturating_mul(2).saturating_add(1)))
+                let of_others = bound.saturating_mul(2).saturating_add(1);
+                Some(workers.saturating_sub(1).saturating_mul(of_others).saturating_add(prefetch))
             }
             Self::Asp | Self::Quorum { .. } | Self::Buffer { .. } => None,
         }

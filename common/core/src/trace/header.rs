@@ -143,6 +143,8 @@ pub struct Header {
     pub rule: Rule,
     /// The policy as the server names it, for reports; at most 64 bytes of it are written.
     pub policy: String,
+    /// Iterations that values may be pulled ahead. Zero in traces of before there was that.
+    pub prefetch: u32,
 }
 
 impl Header {
@@ -172,6 +174,8 @@ impl Header {
             line.u64(number);
         }
         line.put(policy.as_bytes());
+        line.put(&[0; POLICY_BYTES][policy.len()..]);
+        line.u32(self.prefetch);
         line.bytes
     }
 
@@ -213,6 +217,7 @@ impl Header {
         let text = fields.take::<POLICY_BYTES>();
         let policy = text.get(..length as usize).and_then(|text| std::str::from_utf8(text).ok());
         let policy = policy.ok_or(Damage::Text)?.to_owned();
+        let prefetch = fields.u32();
         Ok(Self {
             server,
             shard,
@@ -225,6 +230,7 @@ impl Header {
             began_unix_ns,
             rule,
             policy,
+            prefetch,
         })
     }
 }

@@ -19,13 +19,15 @@ pub enum What {
     Start,
     /// The shard has its initial values.
     Values,
-    /// A pull has arrived: of a worker that has completed `clock` iterations and wants its pushes up to `sequence` in the values,
-    /// or of anybody for a snapshot.
+    /// A pull has arrived: of a worker that has completed `clock` iterations less those that it is ahead, and wants its pushes up to
+    /// `sequence` in the values; or of anybody for a snapshot.
     Pull {
         /// What for.
         reading: Reading,
         /// What became of it at once.
         fate: PullFate,
+        /// How many of the `clock` iterations its worker has not completed yet.
+        ahead: u8,
     },
     /// Values of `version` were sent to whoever had pulled with `clock` and `sequence`.
     Serve {
@@ -291,13 +293,13 @@ impl Code {
             What::Remove => plain(4),
             What::Start => plain(5),
             What::Values => plain(6),
-            What::Pull { reading, fate } => {
+            What::Pull { reading, fate, ahead } => {
                 let code = match fate {
                     PullFate::Served => 1,
                     PullFate::Held => 2,
                     PullFate::Ignored => 3,
                 };
-                Self { code, flags: reading.flags(), ..plain(7) }
+                Self { code, flags: reading.flags(), extra: u64::from(ahead), ..plain(7) }
             }
             What::Serve { reading, lead } => Self { flags: reading.flags(), extra: lead, ..plain(8) },
             What::Push { empty } => Self { flags: u8::from(empty), ..plain(9) },
@@ -316,6 +318,10 @@ impl Code {
         let reading = Reading::ALL.into_iter().find(|reading| reading.flags() == self.flags);
         let wrong = |field, found: u8| Damage::Field { field, found: u64::from(found) };
         let reading = || reading.ok_or_else(|| wrong("what the pull is for", self.flags));
+        let ahead = || {
+            let field = "how far the pull is ahead";
+            u8::try_from(self.extra).map_err(|_| Damage::Field { field, found: self.extra })
+        };
         let what = match (self.kind, self.code) {
             (1, 1) => What::Enter(Standing::Active),
             (1, 2) => What::Enter(Standing::Joining),
@@ -324,9 +330,9 @@ impl Code {
             (4, _) => What::Remove,
             (5, _) => What::Start,
             (6, _) => What::Values,
-            (7, 1) => What::Pull { reading: reading()?, fate: PullFate::Served },
-            (7, 2) => What::Pull { reading: reading()?, fate: PullFate::Held },
-            (7, 3) => What::Pull { reading: reading()?, fate: PullFate::Ignored },
+            (7, 1) => What::Pull { reading: reading()?, fate: PullFate::Served, ahead: ahead()? },
+            (7, 2) => What::Pull { reading: reading()?, fate: PullFate::Held, ahead: ahead()? },
+            (7, 3) => What::Pull { reading: reading()?, fate: PullFate::Ignored, ahead: ahead()? },
             (8, _) => What::Serve { reading: reading()?, lead: self.extra },
             (9, _) => What::Push { empty: first },
             (10, code) => {

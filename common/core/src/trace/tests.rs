@@ -21,6 +21,7 @@ fn header() -> Header {
         began_unix_ns: 1_700_000_000_000_000_000,
         rule: Rule::Ssp { staleness: 2 },
         policy: "ssp(2)".to_owned(),
+        prefetch: 1,
     }
 }
 
@@ -76,7 +77,8 @@ fn a_header_has_these_bytes() {
         "0000000000000000",
         "737370283229", // ssp(2)
     ];
-    let expected = expected.concat();
+    let ahead = "01000000"; // iterations that values may be pulled ahead, behind 64 bytes for the name
+    let expected = [&expected.concat()[..], &"0".repeat(2 * (64 - 6)), ahead].concat();
     assert_eq!(hex(&bytes)[..expected.len()], expected);
     assert!(bytes[expected.len() / 2..].iter().all(|byte| *byte == 0));
 }
@@ -184,7 +186,11 @@ fn events() -> impl Strategy<Value = What> {
             What::End,
             What::Mean,
         ]),
-        (readings(), fates).prop_map(|(reading, fate)| What::Pull { reading, fate }),
+        (readings(), fates, any::<u8>()).prop_map(|(reading, fate, ahead)| What::Pull {
+            reading,
+            fate,
+            ahead
+        }),
         (readings(), any::<u64>()).prop_map(|(reading, lead)| What::Serve { reading, lead }),
         any::<bool>().prop_map(|empty| What::Push { empty }),
         (verdicts(), any::<bool>()).prop_map(|(verdict, duplicate)| What::Verdict { verdict, duplicate }),
@@ -227,7 +233,7 @@ proptest! {
     fn every_header_is_read_as_it_was_written(
         rule in rules(),
         policy in "[ -~]{0,64}",
-        small in any::<[u32; 5]>(),
+        small in any::<[u32; 6]>(),
         large in any::<[u64; 5]>(),
     ) {
         let header = Header {
@@ -242,6 +248,7 @@ proptest! {
             began_unix_ns: large[3],
             rule,
             policy,
+            prefetch: small[5],
         };
         prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
     }

@@ -195,10 +195,12 @@ pub struct Pull {
 pub enum PullKind {
     /// For training: held until the policy allows it.
     Gated {
-        /// Iterations the reader has completed.
+        /// The clock at which the values are used: they must include every live worker's first `clock` less the bound.
         clock: Clock,
         /// The last push of the reader that the values must include.
         after: Sequence,
+        /// How many of these iterations the reader has not completed yet: it pulls ahead while it computes them.
+        ahead: u64,
     },
     /// For evaluation: answered at once, no part of the clock.
     Snapshot,
@@ -211,6 +213,18 @@ pub enum PullKind {
         /// The minimum clock of the values that the reader has.
         seen: Clock,
     },
+}
+
+impl PullKind {
+    /// Iterations that the reader has completed.
+    #[must_use]
+    pub const fn completed(self) -> Clock {
+        match self {
+            Self::Gated { clock, ahead, .. } => Clock(clock.0.saturating_sub(ahead)),
+            Self::Fresher { clock, .. } => clock,
+            Self::Snapshot => Clock(0),
+        }
+    }
 }
 
 /// See [`ToServer::Evaluated`].

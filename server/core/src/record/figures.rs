@@ -11,6 +11,8 @@ use slackline_core::wire::Times;
 pub struct Asked<'a> {
     /// The policy: its bounds stand beside what was measured.
     pub policy: PolicySpec,
+    /// Iterations that values are pulled ahead: one more version of staleness for each.
+    pub prefetch: u64,
     /// Workers that the run began with.
     pub workers: u64,
     /// Test accuracies whose first time is wanted.

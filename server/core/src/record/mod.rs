@@ -272,7 +272,7 @@ impl Record {
         let wall_s = self.wall(now).as_secs_f64();
         let last = self.last();
         let (policy, whole) = (asked.policy, asked.whole);
-        let version_bound = policy.version_bound(asked.workers.max(self.workers_seen));
+        let version_bound = policy.version_bound(asked.workers.max(self.workers_seen), asked.prefetch);
         Figures {
             iterations: self.batches_done,
             samples: self.samples_done,
@@ -369,7 +369,7 @@ mod tests {
         let accuracies = &[0.5, 0.8, 0.99];
         record.figures(
             Moment(4_000_000_000),
-            &Asked { policy, workers: 2, accuracies, losses: &[0.15], whole: true },
+            &Asked { policy, prefetch: 0, workers: 2, accuracies, losses: &[0.15], whole: true },
         )
     }
 
@@ -410,6 +410,10 @@ mod tests {
         assert_eq!(figures(&record).staleness.version.bound, Some(5));
         record.enter();
         assert_eq!(figures(&record).staleness.version.bound, Some(10));
+        let policy = PolicySpec::Ssp { staleness: 2 };
+        let asked = Asked { policy, prefetch: 1, workers: 2, accuracies: &[], losses: &[], whole: true };
+        let version = record.figures(Moment(0), &asked).staleness.version;
+        assert_eq!(version.bound, Some(11), "and the worker's own push that it pulled ahead of");
     }
 
     #[test]

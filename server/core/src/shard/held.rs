@@ -50,7 +50,7 @@ impl Held {
         Self { session, reader, request, kind, since, gated_since: None, waits: None }
     }
 
-    /// Iterations that its reader has completed.
+    /// The clock at which its values are used.
     pub(super) const fn clock(&self) -> Clock {
         match self.kind {
             PullKind::Gated { clock, .. } | PullKind::Fresher { clock, .. } => clock,
@@ -231,7 +231,7 @@ mod tests {
     fn snapshots_that_wait_for_values_are_bounded_for_one_session_and_for_all() {
         let mut held = HeldPulls::default();
         let reader = (WorkerId(0), Incarnation(1));
-        let kind = PullKind::Gated { clock: Clock(0), after: Sequence(0) };
+        let kind = PullKind::Gated { clock: Clock(0), after: Sequence(0), ahead: 0 };
         held.put(Held::new(SessionId(3), Some(reader), 1, kind, Moment(0)), Waits::Start);
         for request in 0..100 {
             held.put(snapshot(3, request), Waits::Values);

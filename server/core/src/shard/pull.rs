@@ -19,7 +19,7 @@ impl Shard {
             };
             member.session = Some(pull.session);
             if pull.gated_reader().is_some() {
-                member.comes_to(pull.after(), pull.clock());
+                member.comes_to(pull.after(), pull.kind.completed());
             }
             // A worker has one gated pull at a time: a second one is a retry from a new session, or for fresher values. The very same
             // one goes on waiting: a host puts it into the journal once more for a new copy.
@@ -66,13 +66,14 @@ impl Shard {
         }
     }
 
-    /// A pull at clock c whose own pushes are all in says that the reader has completed c iterations, which can be more than
-    /// this shard has seen: a joiner is moved up to the minimum of the shard that is furthest.
+    /// A pull whose own pushes are all in says how many iterations the reader has completed (those of its clock, less those that it is
+    /// ahead), which can be more than this shard has seen: a joiner is moved up to the minimum of the shard that is furthest.
     /// Returns whether the reader's clock rose.
     fn note_clock(&mut self, pull: &Held) -> bool {
-        let (PullKind::Gated { clock, after }, Some((worker, incarnation))) = (pull.kind, pull.reader) else {
+        let (PullKind::Gated { after, .. }, Some((worker, incarnation))) = (pull.kind, pull.reader) else {
             return false;
         };
+        let clock = pull.kind.completed();
         let complete = self.member(worker, incarnation).is_some_and(|member| member.window.has_all_to(after));
         let rises = complete
             && self.table.is_active(worker)

@@ -1,5 +1,6 @@
 //! The laws of consistency over random schedules, checked by an oracle that sees only events and effects.
 
+mod ahead;
 pub(crate) mod crowd;
 mod cuts;
 mod pair;
@@ -193,7 +194,7 @@ impl World {
         match doing {
             Doing::Ready => {
                 self.workers[index].doing = Doing::Pulling;
-                let kind = PullKind::Gated { clock: Clock(clock), after: Sequence(sequence) };
+                let kind = PullKind::Gated { clock: Clock(clock), after: Sequence(sequence), ahead: 0 };
                 let session = SessionId(index as u64);
                 self.event(ShardEvent::Pull {
                     session,
@@ -308,7 +309,7 @@ proptest! {
         prop_assert_eq!(world.applied + world.dropped, world.workers.iter().map(|worker| worker.sequence).sum::<u64>());
         let may_drop = matches!(policy, PolicySpec::Backup { late: 1.. });
         prop_assert!(world.dropped == 0 || may_drop);
-        if let Some(bound) = policy.version_bound(workers as u64) {
+        if let Some(bound) = policy.version_bound(workers as u64, 0) {
             prop_assert!(world.staleness_max <= bound, "{} > {}", world.staleness_max, bound);
         }
         if !policy.takes_means() {
@@ -384,7 +385,7 @@ fn nobody_reads_before_the_run_begins_and_has_values() {
         answered: Sequence(0),
     };
     shard.handle(Moment(0), enter, &mut effects);
-    let kind = PullKind::Gated { clock: Clock(0), after: Sequence(0) };
+    let kind = PullKind::Gated { clock: Clock(0), after: Sequence(0), ahead: 0 };
     let pull =
         ShardEvent::Pull { session: SessionId(1), reader: Some((worker, incarnation)), request: 1, kind };
     shard.handle(Moment(1), pull, &mut effects);

@@ -10,6 +10,7 @@ mod measures;
 mod orders;
 mod places;
 mod policies;
+mod prefetch;
 mod regroup;
 mod silence;
 mod steps;
@@ -43,6 +44,7 @@ pub(crate) fn settings(servers: u32) -> Settings {
         sample_count: 100,
         batch_count: 20,
         units_max: 1,
+        prefetch: 0,
         refreshes: false,
         fragments: 1,
         steps: Steps::Parts,
@@ -283,7 +285,13 @@ pub(crate) fn register(clock: u64, answered: u64) -> ToServer {
 
 /// What a pull of a shard of the same server looks like.
 pub(crate) fn pull(shard: u32, request: u64, clock: u64, after: u64) -> [Effect; 2] {
-    let kind = PullKind::Gated { clock: Clock(clock), after: Sequence(after) };
+    let kind = PullKind::Gated { clock: Clock(clock), after: Sequence(after), ahead: 0 };
+    pull_of(shard, request, kind)
+}
+
+/// The same of one that is made while the iteration before is computed.
+pub(crate) fn pull_ahead(shard: u32, request: u64, clock: u64, after: u64) -> [Effect; 2] {
+    let kind = PullKind::Gated { clock: Clock(clock), after: Sequence(after), ahead: 1 };
     pull_of(shard, request, kind)
 }
 

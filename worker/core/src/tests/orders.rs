@@ -20,6 +20,7 @@ fn run(
     settings.partition = Partition::new(keys, servers, per_server);
     settings.steps = steps;
     settings.has_copies = mishaps.moves % 2 == 1;
+    settings.prefetch = u32::from(seed % 3 == 0);
     let mut world = World::new(settings, batches, seed, mishaps);
     prop_assert!(world.run(), "it never ends");
     prop_assert_eq!(&world.exit, &Some(Ok(())));
@@ -149,12 +150,17 @@ proptest! {
     }
 
     #[test]
-    fn nonsense_neither_panics_nor_breaks_an_invariant(seed: u64, keys in 0..48_u64, registered: bool) {
+    fn nonsense_neither_panics_nor_breaks_an_invariant(
+        seed: u64,
+        keys in 0..48_u64,
+        registered: bool,
+        prefetch in 0..2_u32,
+    ) {
         let mut dice = Dice::new(seed);
         let mut rig = if registered {
-            Rig::registered(settings(2))
+            Rig::registered(Settings { prefetch, ..settings(2) })
         } else {
-            Rig::new(Settings { partition: Partition::new(keys, 3, 1), ..settings(3) })
+            Rig::new(Settings { partition: Partition::new(keys, 3, 1), prefetch, ..settings(3) })
         };
         for _ in 0..300 {
             let us = dice.below(100_000) as u64;

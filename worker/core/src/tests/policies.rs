@@ -31,13 +31,8 @@ fn while_it_waits_for_a_shard_it_takes_fresher_values_of_the_others_and_computes
     assert_eq!(effects[1..], fresher(0, 4, 2));
     let effects = values(&mut rig, 1, 2, served(2, 5));
     let (adopted, pushed) = (vec![ShardId(0), ShardId(1)], vec![ShardId(0), ShardId(1)]);
-    let compute = Effect::Compute {
-        sequence: Sequence(1),
-        batch: BatchIndex(0),
-        clock: Clock(0),
-        adopted,
-        pushed,
-    };
+    let compute =
+        Effect::Compute { sequence: Sequence(1), batch: BatchIndex(0), clock: Clock(0), adopted, pushed };
     assert_eq!(effects[0], compute, "no fresher ones are asked for once all are there");
     // What still comes is of no use; the push names the version that was computed on.
     assert_eq!(values(&mut rig, 0, 4, served(3, 11)), []);

@@ -210,6 +210,17 @@ pub(super) const LEARNING: &[Key] = &[
     )
     .only_with("consistency.policy", &["quorum"]),
     Key::new(
+        "consistency.prefetch",
+        Kind::Int { min: 0, max: 1 },
+        Absent::Default("0"),
+        "iterations",
+        "1 pulls the values of the next iteration while this one is computed, so that a pull takes no time of its own unless it takes \
+         longer than the gradient. They lack the worker's own last push, which is one more version of staleness, and counts towards \
+         the bound: it needs consistency.staleness or consistency.low of 1 at least, and goes with ssp, essp, dssp, asp and buffer. \
+         Costs a second buffer of the model's size in the worker.",
+    )
+    .only_with("sync.method", &["server"]),
+    Key::new(
         "consistency.delay",
         Kind::Choice(&["none", "inverse", "inverse-root", "compensate", "compensate-adaptive"]),
         Absent::Default("\"none\""),

@@ -70,6 +70,8 @@ fn unlike_any_default() -> Layer {
             ("consistency.backup", "8"),
             ("consistency.quorum", "9"),
             ("consistency.grace_s", "34.5"),
+            // What is pulled ahead goes without much of what stands here: it has a test of its own.
+            ("consistency.prefetch", "0"),
             ("consistency.delay", "\"compensate\""),
             ("consistency.delay_strength", "0.1875"),
             ("consistency.drop_at", "35"),
@@ -185,6 +187,7 @@ fn every_key_reaches_its_field() {
         }),
         consistency: Consistency {
             policy: PolicySpec::Ssp { staleness: 24 },
+            prefetch: 0,
             delay: DelaySpec { treatment: Treatment::Compensate { strength: 0.1875 }, drop_at: Some(35) },
             on_bad_gradient: OnBadGradient::Stop,
         },
@@ -242,6 +245,34 @@ fn every_key_reaches_its_field() {
     assert_eq!(resolved.config, expected);
     let again = Config::resolve(&[read_back(&resolved.to_toml())]).unwrap();
     assert_eq!((&again.config, again.hash()), (&expected, resolved.hash()));
+}
+
+#[test]
+fn values_are_pulled_ahead_under_the_policies_that_allow_it() {
+    let of = |policy: &str, more: &[(&str, &str)]| {
+        let keys = [("consistency.policy", policy), ("consistency.prefetch", "1")];
+        resolve(&[layer("b.toml", &[&keys[..], more].concat())]).map(|resolved| resolved.config)
+    };
+    for (policy, bound) in [
+        ("\"ssp\"", Some("consistency.staleness")),
+        ("\"essp\"", Some("consistency.staleness")),
+        ("\"dssp\"", Some("consistency.low")),
+        ("\"asp\"", None),
+        ("\"buffer\"", None),
+    ] {
+        let keys: Vec<_> = bound.iter().map(|key| (*key, "1")).collect();
+        let config = of(policy, &keys).unwrap();
+        assert_eq!(config.consistency.prefetch, 1, "{policy}");
+        assert!(config.policy_text().starts_with("prefetch(1) + "), "{policy}");
+        assert!(config.consistency.policy.prefetch_max() >= 1, "{policy}");
+        let Some(key) = bound else { continue };
+        let problem = of(policy, &[(key, "0")]).unwrap_err().concat();
+        assert!(problem.contains(key) && problem.contains("consistency.prefetch = 1"), "{problem}");
+    }
+    for policy in ["\"bsp\"", "\"backup\"", "\"quorum\""] {
+        assert!(of(policy, &[]).unwrap_err().concat().contains("another consistency.policy"), "{policy}");
+    }
+    assert_eq!(of("\"asp\"", &[("sync.method", "\"allreduce\"")]).unwrap().consistency.prefetch, 0);
 }
 
 #[test]

@@ -13,7 +13,7 @@ fn every_mistake_has_its_line() {
         (
             &[("consistency", "\"bsp\"")],
             "b.toml: consistency = \"bsp\": a section, not a key; its keys are policy, staleness, low, \
-             high, backup, quorum, grace_s, delay, delay_strength, drop_at, on_bad_gradient",
+             high, backup, quorum, grace_s, prefetch, delay, delay_strength, drop_at, on_bad_gradient",
         ),
         (&[("seed", "-1")], "b.toml: seed = -1: expected a whole number from 0 to 9223372036854775807"),
         (&[("workers", "0")], "b.toml: workers = 0: expected a whole number from 1 to 16384 (workers)"),
@@ -108,6 +108,31 @@ fn every_mistake_has_its_line() {
         (
             &[("consistency.policy", "\"quorum\""), ("consistency.quorum", "3")],
             "b.toml: consistency.quorum = 3: at most 2: there are no more workers",
+        ),
+        (
+            &[("consistency.prefetch", "1"), ("consistency.policy", "\"bsp\"")],
+            "b.toml: consistency.prefetch = 1: goes with ssp, essp, dssp, asp and buffer: under the others a pull waits for the very \
+             push that would be missing; set consistency.prefetch = 0, or another consistency.policy",
+        ),
+        (
+            &[("consistency.prefetch", "1"), ("consistency.staleness", "0")],
+            "b.toml: consistency.prefetch = 1: what is pulled ahead is stale, and the bound is below that; set \
+             consistency.staleness = 1 or more, or consistency.prefetch = 0",
+        ),
+        (
+            &[("consistency.prefetch", "1"), ("local.mode", "\"difference\"")],
+            "b.toml: consistency.prefetch = 1: goes without local.mode: local steps begin where the servers are after the last \
+             push; raise local.steps where pulls take long",
+        ),
+        (
+            &[("consistency.prefetch", "1"), ("consistency.delay", "\"compensate\"")],
+            "b.toml: consistency.prefetch = 1: goes without consistency.delay = \"compensate\" and \"compensate-adaptive\": a shard \
+             keeps the values that a worker read last, and here these are not those that its next gradient was computed on",
+        ),
+        (
+            &[("consistency.prefetch", "1"), ("consistency.drop_at", "1")],
+            "b.toml: consistency.prefetch = 1: what is pulled ahead is stale, and consistency.drop_at drops that; set \
+             consistency.drop_at = 2 or more, or 0",
         ),
         (
             &[("cluster.min_workers", "3")],

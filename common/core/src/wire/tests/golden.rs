@@ -122,9 +122,9 @@ fn work() -> Vec<Golden<ToServer>> {
             ToServer::Pull(Pull {
                 shard: ShardId(1),
                 request: 2,
-                kind: PullKind::Gated { clock: Clock(3), after: Sequence(4) },
+                kind: PullKind::Gated { clock: Clock(3), after: Sequence(4), ahead: 5 },
             }),
-            "06000000 01000000 0200000000000000 00000000 0300000000000000 0400000000000000",
+            "06000000 01000000 0200000000000000 00000000 0300000000000000 0400000000000000 0500000000000000",
         ),
         (
             "a pull of a snapshot",

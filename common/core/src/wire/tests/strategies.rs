@@ -135,7 +135,11 @@ fn result() -> impl Strategy<Value = BatchResult> {
 fn working() -> impl Strategy<Value = ToServer> {
     let ask = (clock(), prop::collection::vec(result(), 0..=ASK_RESULTS_MAX), of(report()));
     let kind = prop_oneof![
-        (clock(), sequence()).prop_map(|(clock, after)| PullKind::Gated { clock, after }),
+        (clock(), sequence(), any::<u64>()).prop_map(|(clock, after, ahead)| PullKind::Gated {
+            clock,
+            after,
+            ahead
+        }),
         Just(PullKind::Snapshot),
         (clock(), sequence(), clock()).prop_map(|(clock, after, seen)| PullKind::Fresher {
             clock,

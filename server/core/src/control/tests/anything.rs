@@ -101,10 +101,10 @@ fn results() -> impl Strategy<Value = Vec<BatchResult>> {
 }
 
 fn working() -> impl Strategy<Value = ToServer> {
-    let kind = (number(), number(), number()).prop_flat_map(|(clock, after, seen)| {
+    let kind = (number(), number(), number(), number()).prop_flat_map(|(clock, after, seen, ahead)| {
         let (clock, after, seen) = (Clock(clock), Sequence(after), Clock(seen));
         prop::sample::select(vec![
-            PullKind::Gated { clock, after },
+            PullKind::Gated { clock, after, ahead },
             PullKind::Snapshot,
             PullKind::Fresher { clock, after, seen },
         ])

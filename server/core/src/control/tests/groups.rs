@@ -103,7 +103,7 @@ impl Desk {
 
     pub(super) fn figures(&self) -> Figures {
         let (policy, accuracies) = (PolicySpec::Bsp, &[][..]);
-        let asked = Asked { policy, workers: 2, accuracies, losses: &[], whole: true };
+        let asked = Asked { policy, prefetch: 0, workers: 2, accuracies, losses: &[], whole: true };
         self.control.record().unwrap().figures(self.now, &asked)
     }
 }
@@ -355,7 +355,7 @@ fn a_run_that_is_not_elastic_has_all_its_workers_once_it_has_begun() {
 #[test]
 fn messages_of_the_other_method_are_refused_by_name() {
     let pull = |kind| ToServer::Pull(Pull { shard: ShardId(0), request: 1, kind });
-    let gated = PullKind::Gated { clock: Clock(0), after: Sequence(0) };
+    let gated = PullKind::Gated { clock: Clock(0), after: Sequence(0), ahead: 0 };
     let (shard, sequence, clock) = (ShardId(0), Sequence(1), Clock(0));
     let of_servers = [
         (ask(0, None), "ask for work"),

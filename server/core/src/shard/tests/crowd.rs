@@ -92,7 +92,7 @@ impl Crowd {
         self.requests += 1;
         let walker = &self.walkers[index];
         let reader = Some((WorkerId(index as u32), Incarnation(walker.incarnation)));
-        let kind = PullKind::Gated { clock: Clock(walker.clock), after: Sequence(walker.sequence) };
+        let kind = PullKind::Gated { clock: Clock(walker.clock), after: Sequence(walker.sequence), ahead: 0 };
         ShardEvent::Pull { session: self.session(index), reader, request: self.requests, kind }
     }
 

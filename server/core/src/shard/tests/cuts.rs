@@ -112,7 +112,7 @@ impl World3 {
     fn pull(&mut self, index: usize, shard: usize) {
         let Walker { life: Life { worker, incarnation }, sent, .. } = self.walkers[index].clone();
         let (clock, after) = (Clock(sent[shard]), Sequence(sent[shard]));
-        let kind = PullKind::Gated { clock, after };
+        let kind = PullKind::Gated { clock, after, ahead: 0 };
         let (session, reader) = (SessionId(incarnation.0), Some((worker, incarnation)));
         self.event(shard, ShardEvent::Pull { session, reader, request: self.now, kind });
     }

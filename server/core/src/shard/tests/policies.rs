@@ -24,7 +24,7 @@ fn pull(index: u32, clock: u64, after: u64) -> ShardEvent {
         session: SessionId(u64::from(index)),
         reader: Some((WorkerId(index), Incarnation(u64::from(index)))),
         request: clock + 1,
-        kind: PullKind::Gated { clock: Clock(clock), after: Sequence(after) },
+        kind: PullKind::Gated { clock: Clock(clock), after: Sequence(after), ahead: 0 },
     }
 }
 
