@@ -15,7 +15,7 @@ use crate::dataset::Dataset;
 use crate::local::{LocalIteration, LocalSolver};
 use crate::model::parallel::ParallelGradient;
 use crate::model::pieces::PairwiseGradient;
-use crate::model::{self, Batch, Examples, Ready};
+use crate::model::{self, Batch, Examples, Incoming, Ready};
 use crate::pace::{Pace, Watch};
 use crate::packing::Packer;
 
@@ -201,19 +201,22 @@ impl Gradients {
         }
     }
 
-    /// As [`model::Model::gradient_with`].
-    pub(crate) fn compute_with(
+    /// As [`model::Model::gradient_of`]; several threads begin when all values are here.
+    pub(crate) fn compute_of(
         &mut self,
-        values: &[f32],
+        values: &mut dyn Incoming,
         examples: Examples<'_>,
         gradient: &mut [f32],
         ready: &mut Ready<'_>,
     ) -> f32 {
         match self {
             Self::Alone(model, pieces) => {
-                pieces.gradient_with(model.as_mut(), values, examples, gradient, ready)
+                pieces.gradient_of(model.as_mut(), values, examples, gradient, ready)
             }
-            Self::Together(parallel) => parallel.gradient_with(values, examples, gradient, ready),
+            Self::Together(parallel) => {
+                let values = values.until(0..gradient.len());
+                parallel.gradient_with(values, examples, gradient, ready)
+            }
         }
     }
 }

@@ -143,7 +143,7 @@ fn gradients_and_batches_allocate_nothing_in_the_steady_state() {
     });
     assert_eq!(left, 0, "bytes left by a gradient in pieces");
     let told_of = counted(|| {
-        pieces.gradient_with(model.as_mut(), &values, examples, &mut gradient, &mut |_, keys| {
+        pieces.gradient_of(model.as_mut(), &mut values.as_slice(), examples, &mut gradient, &mut |_, keys| {
             keys_ready += keys.len();
         });
     });

@@ -15,7 +15,7 @@ use slackline_core::schedule::random_stream;
 
 use super::loss;
 use super::product::{Target, multiply};
-use super::{Evaluation, Examples, Model, Ready};
+use super::{Evaluation, Examples, Incoming, Model, Ready};
 
 /// Random streams below this one belong to the epochs of the data order; tensor i draws from this plus i.
 const INITIAL_STREAM: u64 = 1 << 32;
@@ -92,8 +92,7 @@ impl Dense {
     }
 
     /// Fills the activations of all layers; the last one's are the logits.
-    fn forward(&mut self, values: &[f32], examples: Examples<'_>) {
-        assert_eq!(values.len() as u64, self.layout.len(), "as many values as the layout has");
+    fn forward(&mut self, values: &mut dyn Incoming, examples: Examples<'_>) {
         assert_eq!(examples.input_count(), self.layers[0].inputs, "the examples are for this model");
         let samples = examples.samples();
         self.make_room(samples);
@@ -105,6 +104,8 @@ impl Dense {
                 || matrix(examples.inputs(), samples, layer.inputs),
                 |previous| previous.activation(samples),
             );
+            let values = values.until(layer.weight.start..layer.bias.end);
+            assert_eq!(values.len() as u64, self.layout.len(), "as many values as the layout has");
             let (weight, bias) = (layer.weight(values), layer.bias(values));
             let mut output = matrix_mut(&mut layer.activation, samples, layer.outputs);
             output.assign(&bias);
@@ -175,9 +176,9 @@ impl Model for Dense {
         }
     }
 
-    fn gradient_with(
+    fn gradient_of(
         &mut self,
-        values: &[f32],
+        values: &mut dyn Incoming,
         examples: Examples<'_>,
         gradient: &mut [f32],
         ready: &mut Ready<'_>,
@@ -195,15 +196,15 @@ impl Model for Dense {
         let mut delta = matrix_mut(&mut last.delta, samples, last.outputs);
         delta.assign(&logits);
         let loss_sum = loss::into_gradient(delta, examples.labels(), 1.0 / samples as f32);
-        self.backward(values, examples, gradient, ready);
+        self.backward(values.until(0..0), examples, gradient, ready);
         (loss_sum / samples as f64) as f32
     }
 
-    fn evaluate(&mut self, values: &[f32], examples: Examples<'_>) -> Evaluation {
+    fn evaluate(&mut self, mut values: &[f32], examples: Examples<'_>) -> Evaluation {
         if examples.samples() == 0 {
             return Evaluation::default();
         }
-        self.forward(values, examples);
+        self.forward(&mut values, examples);
         let last = self.layers.last_mut().expect("a model has at least one layer");
         let logits = matrix_mut(&mut last.activation, examples.samples(), last.outputs);
         loss::evaluate(logits, examples.labels())

@@ -45,7 +45,22 @@ pub trait Model: Send {
     /// As for [`Self::gradient`].
     fn gradient_with(
         &mut self,
-        values: &[f32],
+        mut values: &[f32],
+        examples: Examples<'_>,
+        gradient: &mut [f32],
+        ready: &mut Ready<'_>,
+    ) -> f32 {
+        self.gradient_of(&mut values, examples, gradient, ready)
+    }
+
+    /// As [`Self::gradient_with`], on values of which some may still be on their way: each layer waits for its own.
+    ///
+    /// # Panics
+    ///
+    /// As for [`Self::gradient`].
+    fn gradient_of(
+        &mut self,
+        values: &mut dyn Incoming,
         examples: Examples<'_>,
         gradient: &mut [f32],
         ready: &mut Ready<'_>,
@@ -57,6 +72,18 @@ pub trait Model: Send {
     ///
     /// As for [`Self::gradient`].
     fn evaluate(&mut self, values: &[f32], examples: Examples<'_>) -> Evaluation;
+}
+
+/// The flat values of a model, of which some may still be on their way.
+pub trait Incoming {
+    /// Waits until the values of `keys` are here, and gives all values: those that are not here are old, or zero.
+    fn until(&mut self, keys: Range<usize>) -> &[f32];
+}
+
+impl Incoming for &[f32] {
+    fn until(&mut self, _: Range<usize>) -> &[f32] {
+        self
+    }
 }
 
 /// What is told of a part of a gradient that is final: see [`Model::gradient_with`].

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use slackline_core::aggregate::{add, scale};
 
-use super::{Examples, Model, Ready};
+use super::{Examples, Incoming, Model, Ready};
 
 /// Computes gradients in pieces; owns the memory for the partial sums, one flat gradient for each level of
 /// the tree.
@@ -53,18 +53,18 @@ impl PairwiseGradient {
         examples: Examples<'_>,
         gradient: &mut [f32],
     ) -> f32 {
-        self.gradient_with(model, values, examples, gradient, &mut |_, _| ())
+        self.gradient_of(model, &mut { values }, examples, gradient, &mut |_, _| ())
     }
 
-    /// As [`Model::gradient_with`], in pieces: a part is ready when the last piece's is there and the sums of all pieces are made.
+    /// As [`Model::gradient_of`], in pieces: a part is ready when the last piece's is there and the sums of all pieces are made.
     ///
     /// # Panics
     ///
     /// As [`Self::gradient`].
-    pub fn gradient_with(
+    pub fn gradient_of(
         &mut self,
         model: &mut dyn Model,
-        values: &[f32],
+        values: &mut dyn Incoming,
         examples: Examples<'_>,
         gradient: &mut [f32],
         ready: &mut Ready<'_>,
@@ -72,7 +72,7 @@ impl PairwiseGradient {
         assert_eq!(gradient.len(), self.parameter_count, "the model is of the size announced");
         let total = examples.samples();
         if total <= self.microbatch {
-            return model.gradient_with(values, examples, gradient, ready);
+            return model.gradient_of(values, examples, gradient, ready);
         }
         self.make_room(total);
         let last = total.div_ceil(self.microbatch) - 1;
@@ -93,7 +93,7 @@ impl PairwiseGradient {
                     add(sum, &levels[level][keys.clone()]);
                 }
             };
-            let of_piece = model.gradient_with(values, piece, gradient, &mut |gradient, keys| {
+            let of_piece = model.gradient_of(values, piece, gradient, &mut |gradient, keys| {
                 add_up(gradient, keys.clone());
                 if index == last {
                     ready(gradient, keys);
@@ -181,7 +181,7 @@ mod tests {
                 keys_left -= keys.len();
                 told[keys.clone()].copy_from_slice(&gradient[keys]);
             };
-            let again = pieces.gradient_with(model.as_mut(), &values, examples, &mut gradient, &mut ready);
+            let again = pieces.gradient_of(model.as_mut(), &mut values.as_slice(), examples, &mut gradient, &mut ready);
             assert_eq!((again.to_bits(), keys_left), (loss.to_bits(), 0), "{samples} samples");
             assert_eq!(told, whole);
             assert_eq!(gradient, whole);

@@ -11,7 +11,7 @@
 use slackline_core::layout::Layout;
 use slackline_core::model::{ModelSpec, quadratic_eigenvalue};
 
-use super::{Evaluation, Examples, Model, Ready};
+use super::{Evaluation, Examples, Incoming, Model, Ready};
 
 /// Where the values begin, in every direction.
 const START: f32 = 1.0;
@@ -61,13 +61,14 @@ impl Model for Quadratic {
         values.fill(START);
     }
 
-    fn gradient_with(
+    fn gradient_of(
         &mut self,
-        values: &[f32],
+        values: &mut dyn Incoming,
         examples: Examples<'_>,
         gradient: &mut [f32],
         ready: &mut Ready<'_>,
     ) -> f32 {
+        let values = values.until(0..gradient.len());
         self.check(values, examples);
         assert_eq!(gradient.len(), values.len(), "as many gradients as values");
         let samples = examples.samples();
