@@ -10,6 +10,7 @@ mod bad_gradients;
 mod by_hand;
 mod chaos;
 mod cluster;
+mod codecs;
 mod comparisons;
 mod configurations;
 mod crowds;

@@ -280,7 +280,9 @@ fn compute_gradients(solver: &mut Solver, jobs: &Receiver<Box<GradientJob>>, don
             let GradientJob { place, values, gradient, spare, packed, .. } = job.as_mut();
             let mut pack = |shard: &ShardId| {
                 let words = spare.pop().unwrap_or_default();
-                (*shard, packer.pack(place.worker, *shard, (gradient, values), words))
+                let keys = packer.keys(*shard);
+                let part = (&gradient[keys.clone()], values.get(keys));
+                (*shard, packer.pack(place.worker, *shard, part, words))
             };
             packed.extend(place.pushed.iter().map(&mut pack));
         }

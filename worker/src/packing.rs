@@ -1,6 +1,7 @@
 //! Gradients in the form that they are sent in, where that is not the plain one: an encoder a shard.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use slackline_core::codec::{CodecKind, CodecSpec, Encoder, Payload};
 use slackline_core::config::Config;
@@ -19,6 +20,12 @@ pub struct Packer {
 }
 
 impl Packer {
+    /// Which keys of a flat gradient are a shard's.
+    #[must_use]
+    pub fn keys(&self, shard: ShardId) -> Range<usize> {
+        self.partition.range(shard).as_indices()
+    }
+
     /// None where gradients are sent as they are.
     #[must_use]
     pub fn of(config: &Config) -> Option<Self> {
@@ -33,20 +40,19 @@ impl Packer {
         (spec.kind != CodecKind::F32).then(packer)
     }
 
-    /// Writes a shard's part of a flat gradient, which was computed on these flat values, in a buffer that is used again.
+    /// Writes a shard's part of a gradient, which was computed on these values, in a buffer that is used again.
     pub fn pack(
         &mut self,
         worker: WorkerId,
         shard: ShardId,
-        (gradient, values): (&[f32], &[f32]),
+        (gradient, values): (&[f32], Option<&[f32]>),
         words: Vec<f32>,
     ) -> Payload {
         let keys = self.partition.range(shard);
         let seed = seed(self.seed, worker, shard);
         let encoder = self.encoders.entry(shard);
         let encoder = encoder.or_insert_with(|| Encoder::new(self.spec, &self.layout, keys, seed));
-        let place = keys.as_indices();
-        encoder.encode(&gradient[place.clone()], values.get(place), words)
+        encoder.encode(gradient, values, words)
     }
 }
 

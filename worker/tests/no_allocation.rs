@@ -143,9 +143,15 @@ fn gradients_and_batches_allocate_nothing_in_the_steady_state() {
     });
     assert_eq!(left, 0, "bytes left by a gradient in pieces");
     let told_of = counted(|| {
-        pieces.gradient_of(model.as_mut(), &mut values.as_slice(), examples, &mut gradient, &mut |_, keys| {
-            keys_ready += keys.len();
-        });
+        pieces.gradient_of(
+            model.as_mut(),
+            &mut values.as_slice(),
+            examples,
+            &mut gradient,
+            &mut |_, keys| {
+                keys_ready += keys.len();
+            },
+        );
     });
     assert_eq!(told_of, (of_pieces, 0), "a gradient in pieces whose parts are told of");
 

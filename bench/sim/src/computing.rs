@@ -23,6 +23,8 @@ pub(crate) struct Computing {
     samples: u32,
     /// Shards that are sent their parts.
     pushed: Vec<ShardId>,
+    /// The values that it is computed on, where what is sent depends on them.
+    computed_on: Snapshot,
     since: Moment,
     /// For how long the process has stood still meanwhile.
     pub(crate) stood_still: Duration,
@@ -63,6 +65,7 @@ impl World {
             local
         });
         let snapshot = snapshot(&mut state.training, keeps);
+        let computed_on = if state.packer.is_some() { snapshot.clone() } else { Snapshot::new() };
         let job = self.engine.start(Assignment { snapshot, batch, units, clock, adopted, local });
         if self.timeline.is_open() {
             self.timeline.between(state.id(), &state.track, now);
@@ -70,8 +73,17 @@ impl World {
         state.number += 1;
         let (stood_still, samples) = (Duration::ZERO, samples as u32);
         let (since, is_abandoned) = (now, false);
-        state.computing =
-            Some(Computing { sequence, clock, samples, pushed, since, stood_still, is_abandoned, job });
+        state.computing = Some(Computing {
+            sequence,
+            clock,
+            samples,
+            pushed,
+            computed_on,
+            since,
+            stood_still,
+            is_abandoned,
+            job,
+        });
         self.counts.computing += 1;
         let number = state.number;
         self.agenda.at(now.after(duration(seconds)), Happening::Computed { process, number });
@@ -91,12 +103,14 @@ impl World {
             return Ok(());
         }
         let Some(computing) = state.computing.take() else { return Ok(()) };
-        let Computing { sequence, clock, samples, pushed, since, is_abandoned, job, .. } = computing;
+        let Computing { sequence, clock, samples, pushed, computed_on, is_abandoned, since, job, .. } =
+            computing;
         self.counts.computing -= 1;
         self.tally.gradients += 1;
         let Gradient { values, loss, bad_key, local } = self.engine.finish(job, is_abandoned)?;
         state.local = local;
-        let packed = if bad_key.is_none() { state.pack(&pushed, &values) } else { BTreeMap::new() };
+        let packed =
+            if bad_key.is_none() { state.pack(&pushed, &values, &computed_on) } else { BTreeMap::new() };
         let told = packed.iter().map(|(shard, payload)| Packed {
             shard: *shard,
             encoding: payload.encoding(),

@@ -12,7 +12,7 @@ use slackline_worker_core::{Effect, Event, Worker, WorkerError};
 
 use crate::allreduce::{Peer, StepOf};
 use crate::computing::Computing;
-use crate::engine::Local;
+use crate::engine::{Local, Snapshot as Snapshots};
 use crate::hosts::At;
 use crate::network::{Cargo, Inward};
 use crate::timeline::Track;
@@ -101,10 +101,19 @@ impl Process {
     }
 
     /// The parts of a gradient that these shards are sent, where they do not go as they are.
-    pub(crate) fn pack(&mut self, pushed: &[ShardId], gradient: &[f32]) -> BTreeMap<ShardId, Payload> {
+    pub(crate) fn pack(
+        &mut self,
+        pushed: &[ShardId],
+        gradient: &[f32],
+        computed_on: &Snapshots,
+    ) -> BTreeMap<ShardId, Payload> {
         let worker = self.id();
         let Some(packer) = &mut self.packer else { return BTreeMap::new() };
-        let pack = |shard: &ShardId| (*shard, packer.pack(worker, *shard, (gradient, &[]), Vec::new()));
+        let pack = |shard: &ShardId| {
+            let values = computed_on.iter().find(|(of, _)| of == shard).map(|(_, values)| values.as_slice());
+            let part = (&gradient[packer.keys(*shard)], values);
+            (*shard, packer.pack(worker, *shard, part, Vec::new()))
+        };
         pushed.iter().map(pack).collect()
     }
 

@@ -181,7 +181,13 @@ mod tests {
                 keys_left -= keys.len();
                 told[keys.clone()].copy_from_slice(&gradient[keys]);
             };
-            let again = pieces.gradient_of(model.as_mut(), &mut values.as_slice(), examples, &mut gradient, &mut ready);
+            let again = pieces.gradient_of(
+                model.as_mut(),
+                &mut values.as_slice(),
+                examples,
+                &mut gradient,
+                &mut ready,
+            );
             assert_eq!((again.to_bits(), keys_left), (loss.to_bits(), 0), "{samples} samples");
             assert_eq!(told, whole);
             assert_eq!(gradient, whole);
