@@ -1,7 +1,7 @@
 //! The pure words and rules of Slackline. Nothing here knows a socket, a thread, a file or the wall clock.
 //!
 //! Read in this order: [`ids`], [`limits`], [`layout`], [`model`], [`partition`], [`schedule`], [`consistency`], [`aggregate`],
-//! [`collective`], [`optimizer`], [`codec`], [`wire`], [`histogram`], [`trace`].
+//! [`collective`], [`wide`], [`optimizer`], [`codec`], [`wire`], [`histogram`], [`trace`].
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -25,4 +25,5 @@ pub mod role;
 pub mod schedule;
 pub mod stragglers;
 pub mod trace;
+pub mod wide;
 pub mod wire;

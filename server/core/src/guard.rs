@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use bincode::{Decode, Encode};
-use slackline_core::aggregate::first_not_finite;
+use slackline_core::aggregate::{self, first_not_finite};
 use slackline_core::config::{self, OnNorm};
 use slackline_core::ids::{KeyRange, Moment, WorkerId};
 use slackline_core::layout::Layout;
+use slackline_core::wide::wide;
 
 /// Seconds over which the pushes of a worker are counted.
 const SECONDS: usize = 10;
@@ -170,8 +171,7 @@ impl Guard {
         if self.spec.on_norm != OnNorm::Clip {
             return Verdict::Norm { norm };
         }
-        let scale = (most / norm) as f32;
-        gradient.iter_mut().for_each(|value| *value *= scale);
+        aggregate::scale(gradient, (most / norm) as f32);
         Verdict::Clipped { norm }
     }
 
@@ -215,15 +215,17 @@ pub fn norm(gradient: &[f32]) -> f64 {
 
 fn squares(gradient: &[f32]) -> f64 {
     let mut lanes = [0.0_f64; LANES];
-    let (whole, rest) = gradient.as_chunks::<LANES>();
-    for chunk in whole {
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
+    wide(|| {
+        let (whole, rest) = gradient.as_chunks::<LANES>();
+        for chunk in whole {
+            for (lane, value) in lanes.iter_mut().zip(chunk) {
+                *lane += f64::from(*value) * f64::from(*value);
+            }
+        }
+        for (lane, value) in lanes.iter_mut().zip(rest) {
             *lane += f64::from(*value) * f64::from(*value);
         }
-    }
-    for (lane, value) in lanes.iter_mut().zip(rest) {
-        *lane += f64::from(*value) * f64::from(*value);
-    }
+    });
     lanes.iter().sum()
 }
 

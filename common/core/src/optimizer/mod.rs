@@ -1,20 +1,30 @@
 //! Update rules: what a gradient does to the values of a shard.
 //!
-//! One file a rule, each a kernel over slices. A rule sees the gradient already scaled; `rate` comes from
-//! [`RateSchedule`] and is a function of how far the run is, never of when a push arrives.
+//! One file a rule, each for one key; the loops over them are in `target.rs`. `rate` comes from [`RateSchedule`] and is a function of how
+//! far the run is, never of when a push arrives.
+//!
+//! A step is bound by memory, so it passes over it once: block by block, a gradient is decoded (or summed of several,
+//! [`Mean`](crate::aggregate::Mean)) into the first cache, and from there, with the old values, makes the new ones, be it in their place
+//! or beside them.
 
 pub mod momentum;
 pub mod ordered;
 mod schedule;
 pub mod sgd;
+mod target;
 
 pub use schedule::{RateSchedule, Shape};
+pub use target::Target;
 
 use std::sync::Arc;
 
+use crate::codec::{PlainSource, Source};
 use crate::ids::KeyRange;
 use crate::layout::{Layout, TensorKind};
 use crate::local::Outer;
+
+/// Keys of a block: what a step takes of its gradient at once, and tells of together.
+pub const BLOCK: usize = 1024;
 
 /// Which rule, with its constants.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -133,37 +143,64 @@ impl Optimizer {
 
     /// Applies one gradient to `values`, both of the length of the range.
     pub fn apply(&mut self, values: &mut [f32], gradient: &[f32], step: &Step) {
+        self.advance(Target::InPlace(values), &mut PlainSource::from(gradient), step, &mut |_| {});
+    }
+
+    /// Applies one gradient, which is read once and in order. Target and gradient have the length of the range. `moved` hears of every block
+    /// of [`BLOCK`] keys, counted from the first key, in which a bit of a value has changed.
+    pub fn advance(
+        &mut self,
+        mut target: Target<'_>,
+        gradient: &mut dyn Source,
+        step: &Step,
+        moved: &mut dyn FnMut(usize),
+    ) {
+        let kernels = [self.kernel(step, false), self.kernel(step, true)];
+        let velocity = Arc::make_mut(&mut self.velocity);
+        let mut scratch = [0.0; BLOCK];
+        let mut segments = self.segments.as_slice();
+        for (block, start) in (0..target.len()).step_by(BLOCK).enumerate() {
+            let keys = start..(start + BLOCK).min(target.len());
+            let gradient = gradient.next(keys.len(), &mut scratch);
+            while let Some((_, rest)) = segments.split_first().filter(|(first, _)| first.end <= keys.start) {
+                segments = rest;
+            }
+            if segments.first().is_none_or(|first| first.start > keys.start || first.end < keys.end) {
+                target.part(keys.clone()).keep();
+            }
+            let mut has_moved = false;
+            for segment in segments.iter().take_while(|segment| segment.start < keys.end) {
+                let part = segment.start.max(keys.start)..segment.end.min(keys.end);
+                let gradient = &gradient[part.start - start..part.end - start];
+                let velocity = velocity.get_mut(part.clone()).unwrap_or_default();
+                let kernel = kernels[usize::from(segment.decay)];
+                has_moved |= kernel.step(target.part(part), velocity, gradient);
+            }
+            if has_moved {
+                moved(block);
+            }
+        }
+    }
+
+    /// What one step does to a key that decays, or to one that does not.
+    fn kernel(&self, step: &Step, decays: bool) -> Kernel {
+        let weight = step.weight;
         let rate = self.spec.rate * self.spec.schedule.share(step.progress);
         let steps = self.steps_per_clock as f32;
         let share = if self.spec.decay_per_clock { 1.0 / steps } else { 1.0 };
-        let place = ordered::Place::of(step, self.steps_per_clock);
-        let velocity = Arc::make_mut(&mut self.velocity);
-        for segment in &self.segments {
-            let span = segment.start..segment.end;
-            let decay = if segment.decay { self.spec.weight_decay * share } else { 0.0 };
-            let (values, gradient) = (&mut values[span.clone()], &gradient[span.clone()]);
-            let Rule::Momentum { momentum, nesterov, per } = self.spec.rule else {
-                sgd::step(values, gradient, step.weight, rate, decay);
-                continue;
-            };
-            let velocity = &mut velocity[span];
-            match per {
-                Per::Ordered => {
-                    let constants = ordered::Constants { rate, momentum, decay };
-                    ordered::step(values, velocity, gradient, step.weight, place, constants);
-                }
-                Per::Push | Per::Clock => {
-                    let kept = if per == Per::Clock { momentum.powf(1.0 / steps) } else { momentum };
-                    let rule = if nesterov { momentum::nesterov_step } else { momentum::step };
-                    rule(
-                        values,
-                        velocity,
-                        gradient,
-                        step.weight,
-                        momentum::Constants { rate, momentum: kept, decay },
-                    );
-                }
+        let decay = if decays { self.spec.weight_decay * share } else { 0.0 };
+        let Rule::Momentum { momentum, nesterov, per } = self.spec.rule else {
+            return Kernel::Sgd(sgd::Constants { weight, rate, decay });
+        };
+        let kept = if per == Per::Clock { momentum.powf(1.0 / steps) } else { momentum };
+        let constants = momentum::Constants { weight, rate, momentum: kept, decay };
+        match per {
+            Per::Ordered => {
+                let place = ordered::Place::of(step, self.steps_per_clock);
+                Kernel::Ordered(ordered::Constants::new(place, constants))
             }
+            Per::Push | Per::Clock if nesterov => Kernel::Nesterov(constants),
+            Per::Push | Per::Clock => Kernel::HeavyBall(constants),
         }
     }
 
@@ -200,6 +237,33 @@ impl Optimizer {
     #[must_use]
     pub fn slots(&self) -> &[f32] {
         &self.velocity
+    }
+}
+
+/// A rule with what does not change within a step.
+#[derive(Clone, Copy, Debug)]
+enum Kernel {
+    Sgd(sgd::Constants),
+    HeavyBall(momentum::Constants),
+    Nesterov(momentum::Constants),
+    Ordered(ordered::Constants),
+}
+
+impl Kernel {
+    /// Steps keys, of which the velocity is empty where the rule has none. Whether a value has changed.
+    fn step(self, target: Target<'_>, velocity: &mut [f32], gradient: &[f32]) -> bool {
+        match self {
+            Self::Sgd(constants) => target.each(gradient, |w, g| sgd::step(w, g, constants)),
+            Self::HeavyBall(constants) => {
+                target.each_with(velocity, gradient, |w, v, g| momentum::step(w, v, g, constants))
+            }
+            Self::Nesterov(constants) => {
+                target.each_with(velocity, gradient, |w, v, g| momentum::nesterov_step(w, v, g, constants))
+            }
+            Self::Ordered(constants) => {
+                target.each_with(velocity, gradient, |w, v, g| ordered::step(w, v, g, constants))
+            }
+        }
     }
 }
 

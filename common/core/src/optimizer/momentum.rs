@@ -16,6 +16,8 @@
 /// What does not change from key to key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Constants {
+    /// What the gradient, with its decay, is multiplied by.
+    pub weight: f32,
     /// The rate.
     pub rate: f32,
     /// Share of the velocity that is kept.
@@ -24,32 +26,30 @@ pub struct Constants {
     pub decay: f32,
 }
 
-/// One heavy-ball step over slices of equal length.
+/// Value and velocity of one key after a heavy-ball step.
+#[inline(always)]
+#[must_use]
 pub fn step(
-    values: &mut [f32],
-    velocity: &mut [f32],
-    gradient: &[f32],
-    weight: f32,
-    Constants { rate, momentum, decay }: Constants,
-) {
-    for ((value, velocity), gradient) in values.iter_mut().zip(velocity).zip(gradient) {
-        let direction = weight * (gradient + decay * *value);
-        *velocity = momentum * *velocity + direction;
-        *value -= rate * *velocity;
-    }
+    value: f32,
+    velocity: f32,
+    gradient: f32,
+    Constants { weight, rate, momentum, decay }: Constants,
+) -> (f32, f32) {
+    let direction = weight * (gradient + decay * value);
+    let velocity = momentum * velocity + direction;
+    (value - rate * velocity, velocity)
 }
 
-/// One Nesterov step over slices of equal length.
+/// Value and velocity of one key after a Nesterov step.
+#[inline(always)]
+#[must_use]
 pub fn nesterov_step(
-    values: &mut [f32],
-    velocity: &mut [f32],
-    gradient: &[f32],
-    weight: f32,
-    Constants { rate, momentum, decay }: Constants,
-) {
-    for ((value, velocity), gradient) in values.iter_mut().zip(velocity).zip(gradient) {
-        let direction = weight * (gradient + decay * *value);
-        *velocity = momentum * *velocity + direction;
-        *value -= rate * (direction + momentum * *velocity);
-    }
+    value: f32,
+    velocity: f32,
+    gradient: f32,
+    Constants { weight, rate, momentum, decay }: Constants,
+) -> (f32, f32) {
+    let direction = weight * (gradient + decay * value);
+    let velocity = momentum * velocity + direction;
+    (value - rate * (direction + momentum * velocity), velocity)
 }

@@ -10,8 +10,7 @@
 //!                    w <- w - rate * (1 + mu + ... + mu^d) * g
 //! ```
 
-use super::Step;
-pub use super::momentum::Constants;
+use super::{Step, momentum};
 
 /// The place of one step in the order of clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,24 +31,42 @@ impl Place {
     }
 }
 
-/// One step over slices of equal length.
-pub fn step(
-    values: &mut [f32],
-    velocity: &mut [f32],
-    gradient: &[f32],
+/// What does not change from key to key.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Constants {
+    /// What the gradient, with its decay, is multiplied by.
     weight: f32,
-    place: Place,
-    Constants { rate, momentum, decay }: Constants,
-) {
-    let faded = momentum.powf(place.age as f32);
-    let made_up = (1.0 - momentum * faded) / (1.0 - momentum);
-    for ((value, velocity), gradient) in values.iter_mut().zip(velocity).zip(gradient) {
-        let direction = weight * (gradient + decay * *value);
-        if place.begins {
-            *velocity *= momentum;
-            *value -= rate * *velocity;
-        }
-        *velocity += faded * direction;
-        *value -= rate * made_up * direction;
+    rate: f32,
+    momentum: f32,
+    decay: f32,
+    begins: bool,
+    /// mu^d
+    faded: f32,
+    /// 1 + mu + ... + mu^d
+    made_up: f32,
+}
+
+impl Constants {
+    /// Those of a step of the heavy ball that has its place in the order of clocks.
+    #[must_use]
+    pub fn new(place: Place, momentum::Constants { weight, rate, momentum, decay }: momentum::Constants) -> Self {
+        let faded = momentum.powf(place.age as f32);
+        let made_up = (1.0 - momentum * faded) / (1.0 - momentum);
+        Self { weight, rate, momentum, decay, begins: place.begins, faded, made_up }
     }
+}
+
+/// Value and velocity of one key after a step.
+#[inline(always)]
+#[must_use]
+pub fn step(value: f32, velocity: f32, gradient: f32, constants: Constants) -> (f32, f32) {
+    let Constants { weight, rate, momentum, decay, begins, faded, made_up } = constants;
+    let direction = weight * (gradient + decay * value);
+    let (value, velocity) = if begins {
+        let velocity = velocity * momentum;
+        (value - rate * velocity, velocity)
+    } else {
+        (value, velocity)
+    };
+    (value - rate * made_up * direction, velocity + faded * direction)
 }

@@ -1,6 +1,7 @@
 //! The rules against scalar references, and cut against whole.
 
 use super::*;
+use crate::aggregate::Mean;
 use crate::ids::{ServerId, ShardId};
 use crate::partition::Partition;
 use proptest::prelude::*;
@@ -100,6 +101,111 @@ proptest! {
                 }
                 prop_assert_eq!(&part[..], &whole[range.as_indices()]);
             }
+        }
+    }
+}
+
+/// What a step does to one key in f32, in the order in which the rule files write it.
+fn in_f32(
+    spec: &OptimizerSpec,
+    steps_per_clock: u32,
+    step: &Step,
+    decay: f32,
+    (mut value, mut velocity): (f32, f32),
+    gradient: f32,
+) -> (f32, f32) {
+    let rate = spec.rate * spec.schedule.share(step.progress);
+    let direction = step.weight * (gradient + decay * value);
+    match spec.rule {
+        Rule::Sgd => value -= rate * direction,
+        Rule::Momentum { momentum, per: Per::Ordered, .. } => {
+            let place = ordered::Place::of(step, steps_per_clock);
+            let faded = momentum.powf(place.age as f32);
+            if place.begins {
+                velocity *= momentum;
+                value -= rate * velocity;
+            }
+            velocity += faded * direction;
+            value -= rate * ((1.0 - momentum * faded) / (1.0 - momentum)) * direction;
+        }
+        Rule::Momentum { momentum, nesterov, per } => {
+            let kept = if per == Per::Clock { momentum.powf(1.0 / steps_per_clock as f32) } else { momentum };
+            velocity = kept * velocity + direction;
+            value -= rate * if nesterov { direction + kept * velocity } else { velocity };
+        }
+    }
+    (value, velocity)
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+proptest! {
+    // However a step is cut into blocks, wherever it writes and whatever its gradient comes from: the bits are those of key after key.
+    #[test]
+    fn a_step_in_blocks_has_the_bits_of_one_key_after_key(
+        rule in prop_oneof![
+            Just(Rule::Sgd),
+            (any::<bool>(), prop_oneof![Just(Per::Push), Just(Per::Clock), Just(Per::Ordered)])
+                .prop_map(|(nesterov, per)| Rule::Momentum { momentum: 0.9, nesterov, per }),
+        ],
+        weight_decay in prop_oneof![Just(0.0_f32), Just(0.01)],
+        tensors in prop::collection::vec((1..1800_u64, 0..3_u8), 1..5),
+        (from, workers) in (0..600_u64, 1..4_u32),
+        // A block of gradients that are all zero, where one is named.
+        steps in prop::collection::vec((any::<u32>(), 0..6_usize, 0.1_f32..1.0, 0..3_u64), 1..4),
+    ) {
+        let mut layout = Layout::new();
+        for (index, (len, kind)) in tensors.iter().enumerate() {
+            match kind {
+                0 => layout.buffer(&format!("{index}"), &[*len]),
+                kind => layout.parameter(&format!("{index}"), &[*len], *kind == 1),
+            }
+        }
+        let from = from.min(layout.len() - 1);
+        let range = KeyRange::new(from, layout.len() - from);
+        let len = range.len as usize;
+        let spec = OptimizerSpec { weight_decay, ..spec(rule) };
+        let [mut in_place, mut beside] = [0, 1].map(|_| Optimizer::new(spec, &layout, range, workers));
+        let mut values: Vec<f32> = (0..len).map(|key| (key as f32).sin()).collect();
+        let mut old = values.clone();
+        let mut expected: Vec<(f32, f32)> = values.iter().map(|value| (*value, 0.0)).collect();
+        for (version, (seed, zero, weight, age)) in steps.into_iter().enumerate() {
+            let version = version as u64;
+            let step = Step { progress: 0.4, weight, version, pulled: version.saturating_sub(age) };
+            let gradient: Vec<f32> = (0..len).map(|key| {
+                if key / BLOCK == zero { 0.0 } else { (f64::from(seed) + key as f64).cos() as f32 }
+            }).collect();
+            let before: Vec<f32> = expected.iter().map(|(value, _)| *value).collect();
+            for (key, state) in expected.iter_mut().enumerate() {
+                let tensor = layout.tensor_of(range.start + key as u64).unwrap();
+                if tensor.kind == TensorKind::Parameter {
+                    let share = 1.0 / workers as f32;
+                    let decay = if tensor.decay { spec.weight_decay * share } else { 0.0 };
+                    *state = in_f32(&spec, workers, &step, decay, *state, gradient[key]);
+                }
+            }
+            let after: Vec<f32> = expected.iter().map(|(value, _)| *value).collect();
+            in_place.apply(&mut values, &gradient, &step);
+            prop_assert_eq!(bits(&values), bits(&after));
+            // Halves of the gradient as two parts of a mean are the gradient again.
+            let halves = [1.0, 3.0].map(|factor| gradient.iter().map(|value| value * 0.5 * factor).collect::<Vec<_>>());
+            let mut mean = Mean::new(halves.iter().map(|half| (PlainSource::from(&half[..]), 1.0, 7)));
+            let (mut new, mut moved) = (vec![f32::NAN; len], Vec::new());
+            let target = Target::Beside { old: &old, new: &mut new };
+            beside.advance(target, &mut mean, &step, &mut |block| moved.push(block));
+            prop_assert_eq!(bits(&new), bits(&after));
+            prop_assert_eq!(in_place.slots(), beside.slots());
+            let blocks = bits(&before).chunks(BLOCK).map(<[u32]>::to_vec).collect::<Vec<_>>();
+            let changed: Vec<usize> = (0..blocks.len())
+                .filter(|block| {
+                    let end = len.min((block + 1) * BLOCK);
+                    blocks[*block] != bits(&after[block * BLOCK..end])
+                })
+                .collect();
+            prop_assert_eq!(moved, changed);
+            old = new;
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
-use slackline_core::aggregate::{first_not_finite, scale, weighted_mean};
-use slackline_core::codec::Payload;
+use slackline_core::aggregate::{Mean, first_not_finite};
+use slackline_core::codec::{Payload, PlainSource, Source};
 use slackline_core::config::Steps;
 use slackline_core::consistency::{DropReason, PushVerdict};
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, Moment, Sequence, SessionId, Version, WorkerId};
@@ -295,7 +295,7 @@ impl Shard {
             version: self.version.0,
             pulled: facts.pulled.0,
         };
-        self.apply(&gradient, &step);
+        self.apply(&mut PlainSource::from(gradient.as_slice()), &step);
         effects.push(ShardEffect::Recycle(gradient));
         PushOutcome::Applied { version: self.version, staleness, down_weighted: weight < 1.0 }
     }
@@ -343,9 +343,9 @@ impl Shard {
         self.furthest.0 as f64 / self.batch_count as f64
     }
 
-    fn apply(&mut self, gradient: &[f32], step: &Step) {
-        if let Some(values) = self.values.change() {
-            self.optimizer.apply(values, gradient, step);
+    fn apply(&mut self, gradient: &mut dyn Source, step: &Step) {
+        let optimizer = &mut self.optimizer;
+        if self.values.change(|target| optimizer.advance(target, gradient, step, &mut |_| {})) {
             self.version = self.version.next();
         }
     }
@@ -406,21 +406,13 @@ impl Shard {
     /// Applies the mean of one clock's pushes, summed in the order of their batches so that arrival changes no bit.
     fn close(&mut self, now: Moment, mut kept: Vec<Collected>, effects: &mut Vec<ShardEffect>) {
         kept.sort_by_key(|push| push.facts.batch);
-        let samples: Vec<u32> = kept.iter().map(|push| push.facts.samples).collect();
-        let mut parts = Vec::with_capacity(kept.len());
-        for Collected { gradient, weight, .. } in &mut kept {
-            // Copied only where a state that is being kept shares it.
-            let gradient = Arc::make_mut(gradient);
-            if *weight != 1.0 {
-                scale(gradient, *weight);
-            }
-            parts.push(gradient.as_mut_slice());
-        }
-        weighted_mean(&mut parts, &samples);
         let before = self.version;
         if let Some(first) = kept.first() {
             let step = Step::fresh(self.progress(first.facts.batch), before.0);
-            self.apply(&first.gradient, &step);
+            let parts = kept.iter().map(|push| {
+                (PlainSource::from(push.gradient.as_slice()), push.weight, push.facts.samples)
+            });
+            self.apply(&mut Mean::new(parts), &step);
         }
         for push in kept {
             let facts = push.facts;

@@ -1,13 +1,15 @@
 //! The values of a shard and the snapshots that readers share.
 //!
 //! Readers of one version share one buffer. The owner changes values in place while nobody reads them; while somebody does, it
-//! changes a copy in a buffer of the server's store. Readers give theirs back to that, so the steady state allocates nothing.
+//! makes the next ones in a buffer of the server's store. Readers give theirs back to that, so the steady state allocates nothing.
 
 use std::sync::Arc;
 
+use slackline_core::optimizer::Target;
+
 use crate::buffers::Buffers;
 
-/// The values, copied on write.
+/// The values, shared with their readers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Values {
     current: Option<Arc<Vec<f32>>>,
@@ -47,20 +49,30 @@ impl Values {
         self.buffers.put_shared(snapshot);
     }
 
-    /// The values, to be changed: nobody reads what is returned.
-    pub(super) fn change(&mut self) -> Option<&mut [f32]> {
-        let current = self.current.as_mut()?;
-        if Arc::get_mut(current).is_none() {
-            let next = Arc::new(self.buffers.copy(current));
-            self.buffers.put_shared(std::mem::replace(current, next));
+    /// Changes the values; false if there are none. While somebody reads them the new ones are written beside them.
+    pub(super) fn change(&mut self, step: impl FnOnce(Target<'_>)) -> bool {
+        let Some(current) = &mut self.current else { return false };
+        if let Some(values) = Arc::get_mut(current) {
+            step(Target::InPlace(values));
+            return true;
         }
-        Arc::get_mut(current).map(Vec::as_mut_slice)
+        let mut new = self.buffers.take(current.len());
+        step(Target::Beside { old: current, new: &mut new });
+        self.buffers.put_shared(std::mem::replace(current, Arc::new(new)));
+        true
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn add_one(target: Target<'_>) {
+        match target {
+            Target::InPlace(values) => values.iter_mut().for_each(|value| *value += 1.0),
+            Target::Beside { old, new } => new.iter_mut().zip(old).for_each(|(new, old)| *new = old + 1.0),
+        }
+    }
 
     // Cases 28 and 42 of the allreduce list (torchtitan#4754, bagua#185): what was read or saved while the next step was taken was of both.
     #[test]
@@ -72,7 +84,7 @@ mod tests {
         for round in 0..100 {
             let snapshot = values.snapshot().unwrap();
             assert_eq!(snapshot[0], round as f32);
-            values.change().unwrap()[0] += 1.0;
+            assert!(values.change(add_one));
             assert_eq!(snapshot[0], round as f32);
             seen.insert(snapshot.as_ptr());
             values.give_back(snapshot);
@@ -86,7 +98,9 @@ mod tests {
         buffers.put(vec![9.0; 4]);
         let mut values = Values::of(Some(Arc::new(vec![1.0; 3])), buffers);
         let reader = values.snapshot();
-        assert_eq!(values.change().unwrap(), [1.0; 3]);
+        assert!(values.change(add_one));
+        assert_eq!(values.current(), Some([2.0; 3].as_slice()));
         assert_eq!(reader.unwrap().as_slice(), [1.0; 3]);
+        assert!(!Values::default().change(add_one));
     }
 }
