@@ -14,8 +14,17 @@ const PURE: [(&str, &str); 3] = [
 ];
 
 /// What a pure crate may depend on directly.
-const ALLOWED: [&str; 9] =
-    ["bincode", "bytemuck", "pulp", "rand", "rand_chacha", "serde", "slackline-core", "thiserror", "xxhash-rust"];
+const ALLOWED: [&str; 9] = [
+    "bincode",
+    "bytemuck",
+    "pulp",
+    "rand",
+    "rand_chacha",
+    "serde",
+    "slackline-core",
+    "thiserror",
+    "xxhash-rust",
+];
 
 /// What must not be anywhere below a pure crate.
 const BANNED_CRATES: [&str; 9] =

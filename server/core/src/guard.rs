@@ -8,6 +8,7 @@ use std::fmt;
 
 use bincode::{Decode, Encode};
 use slackline_core::aggregate::{self, first_not_finite};
+use slackline_core::codec::Payload;
 use slackline_core::config::{self, OnNorm};
 use slackline_core::ids::{KeyRange, Moment, WorkerId};
 use slackline_core::layout::Layout;
@@ -147,13 +148,8 @@ impl Guard {
     /// Looks at a gradient that is new, and shortens it where [`OnNorm::Clip`] says so. A push that is left out for its rate is not
     /// counted: it comes again.
     pub fn look(&mut self, now: Moment, worker: WorkerId, gradient: &mut [f32]) -> Verdict {
-        if let Some(most) = self.pushes_max() {
-            let window = self.windows.entry(worker).or_default();
-            window.turn(now.since(Moment(0)).as_secs());
-            if window.total() >= most {
-                return Verdict::Rate { pushes: window.total().saturating_add(1) };
-            }
-            window.count();
+        if let Some(verdict) = self.beyond_rate(now, worker) {
+            return verdict;
         }
         let Some(most) = self.spec.norm_max.map(f64::from) else {
             return first_not_finite(gradient).map_or(Verdict::Take, |index| Verdict::NotFinite { index });
@@ -173,6 +169,25 @@ impl Guard {
         }
         aggregate::scale(gradient, (most / norm) as f32);
         Verdict::Clipped { norm }
+    }
+
+    /// The same for a gradient that is not unpacked: only where norms have no limit.
+    pub fn look_packed(&mut self, now: Moment, worker: WorkerId, gradient: &Payload) -> Verdict {
+        let finite =
+            || gradient.first_not_finite().map_or(Verdict::Take, |index| Verdict::NotFinite { index });
+        self.beyond_rate(now, worker).unwrap_or_else(finite)
+    }
+
+    /// Counts a push, unless it is one too many.
+    fn beyond_rate(&mut self, now: Moment, worker: WorkerId) -> Option<Verdict> {
+        let most = self.pushes_max()?;
+        let window = self.windows.entry(worker).or_default();
+        window.turn(now.since(Moment(0)).as_secs());
+        if window.total() >= most {
+            return Some(Verdict::Rate { pushes: window.total().saturating_add(1) });
+        }
+        window.count();
+        None
     }
 
     /// What a verdict says of a limit, for the log.

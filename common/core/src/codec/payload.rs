@@ -123,6 +123,12 @@ impl Payload {
         (self.encoding == Encoding::F32).then_some(self.words.as_slice())
     }
 
+    /// The same, to be changed.
+    #[must_use]
+    pub fn values_mut(&mut self) -> Option<&mut [f32]> {
+        (self.encoding == Encoding::F32).then_some(self.words.as_mut_slice())
+    }
+
     /// The same payload in storage of its own, which `copy` makes of this one's.
     #[must_use]
     pub fn copied(&self, copy: impl FnOnce(&[f32]) -> Vec<f32>) -> Self {

@@ -49,7 +49,10 @@ pub struct Constants {
 impl Constants {
     /// Those of a step of the heavy ball that has its place in the order of clocks.
     #[must_use]
-    pub fn new(place: Place, momentum::Constants { weight, rate, momentum, decay }: momentum::Constants) -> Self {
+    pub fn new(
+        place: Place,
+        momentum::Constants { weight, rate, momentum, decay }: momentum::Constants,
+    ) -> Self {
         let faded = momentum.powf(place.age as f32);
         let made_up = (1.0 - momentum * faded) / (1.0 - momentum);
         Self { weight, rate, momentum, decay, begins: place.begins, faded, made_up }

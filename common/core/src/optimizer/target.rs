@@ -89,7 +89,9 @@ impl Target<'_> {
                 }
             }),
             Self::Beside { old, new } => wide(|| {
-                for (((new, value), velocity), gradient) in new.iter_mut().zip(old).zip(velocity).zip(gradient) {
+                for (((new, value), velocity), gradient) in
+                    new.iter_mut().zip(old).zip(velocity).zip(gradient)
+                {
                     (*new, *velocity) = rule(*value, *velocity, *gradient);
                     moved |= value.to_bits() ^ new.to_bits();
                 }

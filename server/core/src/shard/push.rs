@@ -166,17 +166,19 @@ impl Shard {
         gradient: Payload,
         effects: &mut Vec<ShardEffect>,
     ) -> Option<PushOutcome> {
-        let mut gradient = self.unpack(gradient, effects);
+        let mut gradient = if self.needs_values() { self.unpack(gradient, effects).into() } else { gradient };
         // Other shards have taken in their pieces of the step in time: this one must not be late alone.
         let is_owed = self.member(facts.worker, facts.incarnation).is_none();
         let staleness = self.version.0.saturating_sub(facts.pulled.0);
         let verdict = if is_owed {
-            first_not_finite(&gradient).map_or(Verdict::Take, |index| Verdict::NotFinite { index })
+            gradient.first_not_finite().map_or(Verdict::Take, |index| Verdict::NotFinite { index })
+        } else if let Some(values) = gradient.values_mut() {
+            self.guard.look(now, facts.worker, values)
         } else {
-            self.guard.look(now, facts.worker, &mut gradient)
+            self.guard.look_packed(now, facts.worker, &gradient)
         };
         if let Some(outcome) = self.guarded(facts, staleness, &verdict, &gradient, effects) {
-            effects.push(ShardEffect::Recycle(gradient));
+            effects.push(recycle(gradient));
             return Some(outcome);
         }
         let spec = self.delay.spec();
@@ -184,7 +186,7 @@ impl Shard {
         // A worker that another shard has moved up can call it one of the open clock, but it was computed on values of before.
         let too_late = self.policy.abandons() && staleness > 0;
         if (too_stale || too_late) && !is_owed {
-            effects.push(ShardEffect::Recycle(gradient));
+            effects.push(recycle(gradient));
             let reason = if too_stale {
                 DropReason::TooStale { staleness }
             } else {
@@ -192,20 +194,24 @@ impl Shard {
             };
             return Some(PushOutcome::Dropped(reason));
         }
-        if spec.treatment.compensates() {
-            self.compensate(facts, &mut gradient);
+        if let (true, Some(values)) = (spec.treatment.compensates(), gradient.values_mut()) {
+            self.compensate(facts, values);
             // The square of a large gradient that is finite need not be.
-            if let Some(index) = first_not_finite(&gradient) {
+            if let Some(index) = first_not_finite(values) {
                 let outcome = self.refuse_not_finite(facts, staleness, index, effects);
-                effects.push(ShardEffect::Recycle(gradient));
+                effects.push(recycle(gradient));
                 return Some(outcome);
             }
         }
         let room = room(&self.table, self.open, &self.collected, self.collected_at);
         match self.policy.push(now, &room, facts.worker, facts.clock) {
             PushVerdict::Apply => Some(self.apply_alone(facts, gradient, staleness, effects)),
-            PushVerdict::Collect { at } => self.collect(now, facts, session, gradient, staleness, at),
+            PushVerdict::Collect { at } => {
+                let gradient = self.unpack(gradient, effects);
+                self.collect(now, facts, session, gradient, staleness, at)
+            }
             PushVerdict::Drop(_) if is_owed => {
+                let gradient = self.unpack(gradient, effects);
                 let outcome = self.collect(now, facts, session, gradient, staleness, self.open);
                 // While nobody counts it would close the open clock by itself, and each that follows one more. Other shards took theirs in in
                 // time, and closed one for all of them.
@@ -217,10 +223,16 @@ impl Shard {
                 outcome
             }
             PushVerdict::Drop(reason) => {
-                effects.push(ShardEffect::Recycle(gradient));
+                effects.push(recycle(gradient));
                 Some(PushOutcome::Dropped(reason))
             }
         }
+    }
+
+    /// Whether something is done with a gradient beside its step. Else a payload is unpacked block by block, in the step.
+    fn needs_values(&self) -> bool {
+        let has_limit = self.guard.spec().norm_max.is_some();
+        has_limit || self.delay.spec().treatment.compensates() || self.spec.takes_means()
     }
 
     /// The values of a gradient, whose buffer is its own where it is plain.
@@ -240,11 +252,11 @@ impl Shard {
         facts: &Facts,
         staleness: u64,
         verdict: &Verdict,
-        gradient: &[f32],
+        gradient: &Payload,
         effects: &mut Vec<ShardEffect>,
     ) -> Option<PushOutcome> {
         if let Some(beyond) = self.guard.beyond(verdict) {
-            let tensor = largest_share(&self.layout, self.keys, gradient);
+            let tensor = gradient.values().and_then(|values| largest_share(&self.layout, self.keys, values));
             effects.push(ShardEffect::Notice(Notice::Guarded {
                 worker: facts.worker,
                 shard: self.id,
@@ -283,7 +295,7 @@ impl Shard {
     fn apply_alone(
         &mut self,
         facts: &Facts,
-        gradient: Vec<f32>,
+        gradient: Payload,
         staleness: u64,
         effects: &mut Vec<ShardEffect>,
     ) -> PushOutcome {
@@ -295,8 +307,8 @@ impl Shard {
             version: self.version.0,
             pulled: facts.pulled.0,
         };
-        self.apply(&mut PlainSource::from(gradient.as_slice()), &step);
-        effects.push(ShardEffect::Recycle(gradient));
+        self.apply(&mut gradient.reader(), &step);
+        effects.push(recycle(gradient));
         PushOutcome::Applied { version: self.version, staleness, down_weighted: weight < 1.0 }
     }
 
@@ -409,9 +421,9 @@ impl Shard {
         let before = self.version;
         if let Some(first) = kept.first() {
             let step = Step::fresh(self.progress(first.facts.batch), before.0);
-            let parts = kept.iter().map(|push| {
-                (PlainSource::from(push.gradient.as_slice()), push.weight, push.facts.samples)
-            });
+            let parts = kept
+                .iter()
+                .map(|push| (PlainSource::from(push.gradient.as_slice()), push.weight, push.facts.samples));
             self.apply(&mut Mean::new(parts), &step);
         }
         for push in kept {
