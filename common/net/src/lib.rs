@@ -8,8 +8,12 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod bare;
+mod batching;
+mod congestion;
 mod connection;
 mod connector;
+pub mod count;
 mod error;
 mod gather;
 pub mod keys;

@@ -175,7 +175,9 @@ impl Own {
             }
         };
         let loss = match &asked.batch {
-            Some(batch) => gradients.compute_of(&mut values.as_slice(), batch.examples(), gradient, &mut ready),
+            Some(batch) => {
+                gradients.compute_of(&mut values.as_slice(), batch.examples(), gradient, &mut ready)
+            }
             None => {
                 gradient.fill(0.0);
                 ready(gradient, 0..total as usize);
