@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use slackline_core::codec::{Encoding, Payload};
 use slackline_core::config::timers;
 use slackline_core::ids::{Sequence, ServerId, ShardId};
 use slackline_core::partition::Partition;
@@ -379,7 +378,7 @@ impl Inward {
             match gathers.get(&key) {
                 Some(gather) => gather.clone(),
                 None => {
-                    let gather = gather(&header, &place)?;
+                    let gather = Gather::towards(&header, &place)?;
                     gathers.insert(key, gather.clone());
                     gather
                 }
@@ -395,7 +394,7 @@ impl Inward {
         };
         if complete {
             self.gathers.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
-            unpack(&header, &gather, &place)?;
+            gather.land(&place)?;
             let served = Served {
                 version: header.version,
                 minimum: header.clock,
@@ -417,30 +416,6 @@ impl Inward {
         let awaited = all.find(|awaited| awaited.expected.request == header.sequence.0)?;
         Some((awaited.expected.destination.clone(), awaited.alive.subscribe()))
     }
-}
-
-/// What a payload is read into: plain values go straight to their place, others are unpacked once they are whole.
-fn gather(header: &TransferHeader, place: &Destination) -> Result<Gather, TransferError> {
-    if header.encoding == Encoding::F32 {
-        return Gather::new(header, place.clone());
-    }
-    let (words, values) = (header.keys.len, place.len() as u64);
-    if words != values {
-        return Err(TransferError::OtherLength { words, values });
-    }
-    // No header is read that has more words than so many keys can take.
-    Gather::new(header, vec![0.0; header.words as usize].into())
-}
-
-/// Brings the values of a whole transfer to their place, unless they lie there already.
-fn unpack(header: &TransferHeader, gather: &Gather, place: &Destination) -> Result<(), Failed> {
-    if header.encoding == Encoding::F32 {
-        return Ok(());
-    }
-    let payload = Payload::new(header.encoding, place.len(), gather.take());
-    let payload = payload.map_err(|error| Failed::Transfer(error.to_string()))?;
-    place.fill(|values| payload.decode_into(values));
-    Ok(())
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use slackline_core::codec::Encoding;
 use slackline_core::config::Resolved;
 use slackline_core::ids::{
     BatchIndex, Clock, Incarnation, KeyRange, Sequence, ServerId, ShardId, Version, WorkerId,
@@ -22,6 +23,7 @@ use slackline_net::{
     Connection, Connector, ControlSender, Destination, Identity, NetworkThread, Role, Settings, SharedValues,
     count, transfer,
 };
+use slackline_worker::packing::Packer;
 use tokio::sync::mpsc;
 
 use super::{BenchError, Cell, RATE, Way, say};
@@ -116,6 +118,8 @@ struct Worker {
     shards: Vec<Shard>,
     arrivals: mpsc::UnboundedReceiver<Arrival>,
     gradient: SharedValues,
+    /// What writes it; none where it goes as it is.
+    packer: Option<Packer>,
     values: Destination,
     /// Rounds completed.
     clock: Clock,
@@ -162,6 +166,7 @@ impl Worker {
             shards,
             arrivals,
             gradient: SharedValues::from(vec![1.0; flat.len as usize]),
+            packer: Packer::of(config),
             values,
             clock: Clock(0),
             pulls: 0,
@@ -248,7 +253,7 @@ impl Worker {
         if worker == WorkerId(0) {
             for shard in self.shards.iter().filter(|shard| shard.server == server) {
                 let zeros = SharedValues::from(vec![0.0; shard.keys.len as usize]);
-                self.transfer(shard, TransferKind::Initial, zeros);
+                self.transfer(shard, TransferKind::Initial, None, zeros);
             }
         }
         Ok(())
@@ -266,7 +271,7 @@ impl Worker {
     /// applied.
     async fn round(&mut self) -> Result<(), BenchError> {
         if self.way != Way::Pull {
-            self.push_all();
+            self.push_all().await?;
         }
         if self.way != Way::Push {
             self.pull_all().await?;
@@ -274,13 +279,27 @@ impl Worker {
         self.settle().await
     }
 
-    fn push_all(&mut self) {
+    /// What a codec writes, it writes on another thread, while what it has written before is on its way.
+    async fn push_all(&mut self) -> Result<(), BenchError> {
         for shard in &self.shards {
             let part = self.gradient.slice(shard.keys.as_indices());
-            self.transfer(shard, TransferKind::Push, part);
+            let Some(mut packer) = self.packer.take() else {
+                self.transfer(shard, TransferKind::Push, None, part);
+                continue;
+            };
+            let (worker, id) = (self.member.0, shard.id);
+            let packing = tokio::task::spawn_blocking(move || {
+                let payload = packer.pack(worker, id, (part.as_ref(), None), Vec::new());
+                (packer, payload)
+            });
+            let packed = packing.await.map_err(|error| BenchError::Protocol(error.to_string()))?;
+            self.packer = Some(packed.0);
+            let encoding = packed.1.encoding();
+            self.transfer(shard, TransferKind::Push, Some(encoding), packed.1.into_words().into());
         }
         self.clock = self.clock.next();
         self.shards.iter_mut().for_each(|shard| shard.awaits.1 = true);
+        Ok(())
     }
 
     async fn pull_all(&mut self) -> Result<(), BenchError> {
@@ -315,7 +334,7 @@ impl Worker {
         Ok(())
     }
 
-    fn transfer(&self, shard: &Shard, kind: TransferKind, values: SharedValues) {
+    fn transfer(&self, shard: &Shard, kind: TransferKind, encoding: Option<Encoding>, values: SharedValues) {
         let (worker, incarnation) = self.member;
         let sequence = if kind == TransferKind::Push { Sequence(self.clock.0 + 1) } else { Sequence(0) };
         let header = TransferHeader {
@@ -328,6 +347,7 @@ impl Worker {
             samples: 1,
             ..TransferHeader::plain(kind, shard.id, shard.keys)
         };
+        let header = encoding.map_or(header, |encoding| header.with_payload(encoding, values.len() as u64));
         let (connection, network) = (self.links[shard.server].connection.clone(), self.network);
         tokio::spawn(async move {
             // What does not go out is never answered, and the lost connection is told by its other tasks.

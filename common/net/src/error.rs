@@ -6,6 +6,7 @@ use std::{fmt, io};
 
 use quinn_proto::TransportErrorCode;
 use rustls::AlertDescription;
+use slackline_core::codec::CodecError;
 use slackline_core::role::Role;
 use slackline_core::wire::{Stripe, Text, WireError};
 
@@ -400,6 +401,9 @@ pub enum TransferError {
     /// The header is none.
     #[error(transparent)]
     Wire(#[from] WireError),
+    /// The payload is none.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
     /// The stripe lies outside of the payload that is expected.
     #[error("words {} to {} are no part of {words} words", stripe.start, stripe.end())]
     Outside {

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use slackline_core::codec::{Encoding, Payload};
 use slackline_core::wire::{Stripe, TransferHeader};
 
+use crate::count;
 use crate::error::TransferError;
 use crate::transfer::{Arriving, Destination};
 
@@ -48,6 +50,37 @@ impl Gather {
         }
         let header = first.with_stripe(Stripe::new(0, words));
         Ok(Self { header, destination, progress: Arc::default() })
+    }
+
+    /// Begins a transfer of values that go to `place`: plain ones straight there, others to a buffer of their own, from which
+    /// [`Gather::land`] brings them there.
+    ///
+    /// # Errors
+    /// [`TransferError::OtherLength`] when the place is for another number of keys.
+    pub fn towards(first: &TransferHeader, place: &Destination) -> Result<Self, TransferError> {
+        if first.encoding == Encoding::F32 {
+            return Self::new(first, place.clone());
+        }
+        let (words, values) = (first.keys.len, place.len() as u64);
+        if words != values {
+            return Err(TransferError::OtherLength { words, values });
+        }
+        // No header is read that has more words than so many keys can take.
+        Self::new(first, vec![0.0; first.words as usize].into())
+    }
+
+    /// Brings the values of a complete transfer to the place that it was begun towards, unless they are there already.
+    ///
+    /// # Errors
+    /// [`TransferError::Codec`] when the payload is none.
+    pub fn land(&self, place: &Destination) -> Result<(), TransferError> {
+        if self.header.encoding == Encoding::F32 {
+            return Ok(());
+        }
+        let payload = Payload::new(self.header.encoding, place.len(), self.take())?;
+        place.fill(|values| payload.decode_into(values));
+        count::add_copied(4 * place.len());
+        Ok(())
     }
 
     /// What the transfer is; its stripe is the whole of its payload.

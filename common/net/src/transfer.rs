@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{fmt, iter};
 
@@ -13,6 +12,7 @@ use slackline_core::wire::{HEADER_BYTES, Stripe, TransferHeader, WireError, stri
 use tokio::task::JoinSet;
 
 use crate::connection::Connection;
+use crate::count;
 use crate::error::{ConnectionError, TransferError};
 use crate::settings::Settings;
 
@@ -367,18 +367,9 @@ impl Destination {
             // There is no place when the owner has taken the buffer: then nobody wants the values.
             if let Some(place) = bytes.get_mut(at..at + piece.len()) {
                 place.copy_from_slice(piece);
-                COPIED.fetch_add(piece.len() as u64, Ordering::Relaxed);
+                count::add_copied(piece.len());
             }
             at += piece.len();
         }
     }
-}
-
-/// Bytes of payloads that this process has copied on their way.
-static COPIED: AtomicU64 = AtomicU64::new(0);
-
-/// Bytes of payloads that were copied on their way in this process so far, beside what QUIC and the system copy.
-#[must_use]
-pub fn copied_bytes() -> u64 {
-    COPIED.load(Ordering::Relaxed)
 }

@@ -69,15 +69,13 @@ async fn take_stripe(
 ) -> Result<Option<(ShardId, Version)>, String> {
     let header = *arriving.header();
     let key = (header.shard, header.sequence);
+    let place = values.part(header.keys.as_indices()).ok_or("values for other keys")?;
     let gather = {
         let mut gathers = gathers.lock().unwrap_or_else(PoisonError::into_inner);
         match gathers.get(&key) {
             Some(gather) => gather.clone(),
             None => {
-                let gather = {
-                    let place = values.part(header.keys.as_indices()).ok_or("values for other keys")?;
-                    Gather::new(&header, place).map_err(|error| error.to_string())?
-                };
+                let gather = Gather::towards(&header, &place).map_err(|error| error.to_string())?;
                 gathers.entry(key).or_insert(gather).clone()
             }
         }
@@ -86,5 +84,6 @@ async fn take_stripe(
         return Ok(None);
     }
     gathers.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+    gather.land(&place).map_err(|error| error.to_string())?;
     Ok(Some((header.shard, header.version)))
 }

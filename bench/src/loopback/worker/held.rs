@@ -56,10 +56,10 @@ pub fn run(cell: &Cell, addresses: Vec<String>, keys: PathBuf) -> Result<(), Ben
 
 /// One clock of both; how long the values took from the second one's push on.
 async fn clock((first, second): &mut (Worker, Worker)) -> Result<Duration, BenchError> {
-    first.push_all();
+    first.push_all().await?;
     first.pull_all().await?;
     tokio::time::sleep(COMPUTES).await;
-    second.push_all();
+    second.push_all().await?;
     let began = Instant::now();
     first.settle().await?;
     let took = began.elapsed();
