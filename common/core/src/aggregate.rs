@@ -176,9 +176,9 @@ mod tests {
         if !is_half {
             return Payload::plain(values.to_vec());
         }
-        let mut halves: Vec<u16> = values.iter().map(|value| (value.to_bits() >> 16) as u16).collect();
-        halves.resize(values.len().next_multiple_of(2), 0);
-        Payload::new(Encoding::Bf16, values.len(), bytemuck::pod_collect_to_vec(&halves)).unwrap()
+        let half = |pair: &[f32], of: usize| pair.get(of).map_or(0, |value| value.to_bits() >> 16);
+        let words = values.chunks(2).map(|pair| f32::from_bits(half(pair, 0) | half(pair, 1) << 16));
+        Payload::new(Encoding::Bf16, values.len(), words.collect()).unwrap()
     }
 
     proptest! {

@@ -161,7 +161,7 @@ proptest! {
             match kind {
                 0 => layout.buffer(&format!("{index}"), &[*len]),
                 kind => layout.parameter(&format!("{index}"), &[*len], *kind == 1),
-            }
+            };
         }
         let from = from.min(layout.len() - 1);
         let range = KeyRange::new(from, layout.len() - from);
