@@ -2,7 +2,7 @@
 //!
 //! One thread runs the network and [`slackline_server_core::Control`]; each shard that the server leads or backs has a thread of its own.
 //! Read in this order: [`serve`] (`start`: what it begins with), `daemon` (the loop), `ticks` (when it looks at the time), `door` (who comes
-//! in), `session` (one peer), `home` and `owner` (the shards' threads), `performer` (what they do), `directory` (who is connected), `links`
+//! in), `session` (one peer), `home` and `owner` (the shards' threads), `processors` (where these run), `performer` (what they do), `directory` (who is connected), `links`
 //! and `coordinator_link` (the ways to other servers), `feeds` and `frames` (what a backup is given), `journal` (what the disk is given),
 //! `saver` (checkpoints), `ledger` and `etcd` (what a coordinator goes on with, in its own place or another's), `looks` (what the shards answer about themselves), `files`
 //! (what is left among the results), `signals` (what ends the process), [`tracer`] (what is traced). `parts` is what they are made from.
@@ -33,6 +33,7 @@ mod pair;
 pub mod parts;
 mod peers;
 mod performer;
+mod processors;
 mod saver;
 mod session;
 mod signals;

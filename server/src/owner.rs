@@ -1,8 +1,8 @@
 //! The thread that owns one shard on this server, as its primary or its backup: events in, effects out, no lock on the way.
 //!
 //! It is told things in three queues. *Notes* come from its logs and its disk and go first. *Orders* come from control, in control's order.
-//! *Tasks* are pushes of peers; while the host cannot take any more in (a copy that counts is behind), they stay where they are, the sessions
-//! wait, and QUIC slows the peers down.
+//! *Tasks* are pushes of peers, which the sessions' peers take turns with; while the host cannot take any more in (a copy that counts is
+//! behind), they stay where they are, the sessions wait, and QUIC slows the peers down.
 
 mod deferred;
 
@@ -10,12 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use slackline_core::ids::{Generation, KeyRange, Moment, ServerId, ShardId};
+use slackline_core::codec::Payload;
+use slackline_core::ids::{Generation, KeyRange, Moment, ServerId, SessionId, ShardId};
 use slackline_core::limits::STATUS_ROWS_MAX;
 use slackline_core::wire::Place;
 use slackline_net::log::Hold;
 use slackline_server_core::replica::{Frame, Host, HostEffect, HostEvent, HostSettings, Role};
-use slackline_server_core::{Buffers, ShardEvent};
+use slackline_server_core::{Buffers, ShardEvent, Turns};
 use tokio::runtime::Runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
@@ -27,8 +28,14 @@ use crate::performer::{Performer, Pulled, Surroundings};
 use crate::tracer::{Arrival, Tracer};
 use crate::words::Word;
 
-/// Pushes that may wait for a shard. A worker has at most a few; when it is full, sessions wait and QUIC slows the peers.
+/// Pushes that may wait for a shard's thread to look. A worker has at most a few; when it is full, sessions wait and QUIC slows the peers.
+/// From there they go to where they wait for their turn, which has a bound in the sessions' budgets: each keeps its room until it is
+/// taken up, a kilobyte at least.
 const INBOX_MAX: usize = 1024;
+
+/// What a push costs a shard's thread beside its gradient, in bytes of one: a step takes an eighth of a nanosecond a value, and all the
+/// rest about a fifth of a microsecond.
+const PUSH_BYTES: u64 = 4096;
 
 /// Orders that may wait, and notes.
 const ORDERS_MAX: usize = 4096;
@@ -42,6 +49,8 @@ fn frames_max(keys: KeyRange) -> usize {
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(crate) event: ShardEvent,
+    /// Who brought it.
+    pub(crate) session: SessionId,
     /// When all of it was in memory.
     pub(crate) arrived: Instant,
     /// How long it had waited at its worker for room here.
@@ -54,6 +63,15 @@ impl Task {
     /// How long this server has been too busy for it.
     fn busy(&self) -> Duration {
         self.waited + self.arrived.elapsed()
+    }
+
+    /// What it costs its shard, in bytes of values: however few of its own a gradient has, it changes all of its keys.
+    fn cost(&self) -> u64 {
+        let keys = match &self.event {
+            ShardEvent::Push(push) => push.gradient.as_ref().map_or(0, Payload::keys),
+            _ => 0,
+        };
+        PUSH_BYTES + 4 * keys as u64
     }
 }
 
@@ -126,7 +144,14 @@ impl Owner {
         }
         let work = Work {
             host,
-            queues: Queues { noted, ordered, tasks, deferred: Deferred::default() },
+            queues: Queues {
+                noted,
+                ordered,
+                tasks,
+                // A turn is a gradient, or many pushes without one.
+                waiting: Turns::new(PUSH_BYTES + 4 * keys.len),
+                deferred: Deferred::default(),
+            },
             performer,
             tracer,
             effects: Vec::new(),
@@ -134,11 +159,14 @@ impl Owner {
         };
         // Made on the thread itself: this one has a runtime, and one that is dropped within another panics.
         let clock = || tokio::runtime::Builder::new_current_thread().enable_time().build();
-        let thread =
-            std::thread::Builder::new().name(format!("shard {}", id.0)).spawn(move || match clock() {
+        let processors = surroundings.processors.clone();
+        let thread = std::thread::Builder::new().name(format!("shard {}", id.0)).spawn(move || {
+            processors.keep(id);
+            match clock() {
                 Ok(clock) => work.run(&clock),
                 Err(error) => tracing::error!("the system gives no timer for {id}: {error}"),
-            })?;
+            }
+        })?;
         Ok((owner, thread))
     }
 
@@ -168,6 +196,8 @@ struct Queues {
     noted: mpsc::Receiver<Note>,
     ordered: mpsc::Receiver<Order>,
     tasks: mpsc::Receiver<Task>,
+    /// Tasks whose sessions take turns.
+    waiting: Turns<SessionId, Task>,
     deferred: Deferred,
 }
 
@@ -347,7 +377,15 @@ impl Queues {
             Err(mpsc::error::TryRecvError::Disconnected) => return Some(Next::End),
             Err(mpsc::error::TryRecvError::Empty) => {}
         }
-        if takes { self.tasks.try_recv().ok().map(Next::Task) } else { None }
+        if takes { self.task().map(Next::Task) } else { None }
+    }
+
+    /// The task whose turn it is.
+    fn task(&mut self) -> Option<Task> {
+        while let Ok(task) = self.tasks.try_recv() {
+            self.waiting.put(task.session, task.cost(), task);
+        }
+        self.waiting.take()
     }
 }
 

@@ -17,6 +17,7 @@ use crate::journal;
 use crate::links::{Addresses, Links};
 use crate::parts::control_settings;
 use crate::performer::Surroundings;
+use crate::processors::Processors;
 use crate::session::Shared;
 use crate::words::Word;
 
@@ -75,6 +76,7 @@ pub(crate) fn surroundings_at(
         journals: folder.path().join("state"),
         disk: Arc::new(journal::Real),
         saver: None,
+        processors: Processors::default(),
     }
 }
 

@@ -26,6 +26,7 @@ use crate::journal::{self, Disk, Journal};
 use crate::links::Links;
 use crate::owner::Note;
 use crate::saver::Saver;
+use crate::processors::Processors;
 use crate::words::Word;
 
 /// Pushes whose time in the queue is remembered until their answer. Those of workers that are gone are never answered.
@@ -51,6 +52,8 @@ pub(crate) struct Surroundings {
     pub(crate) disk: Arc<dyn Disk>,
     /// None where no checkpoints are made or gone on from.
     pub(crate) saver: Option<Saver>,
+    /// What shards' threads are kept on; none where they are not.
+    pub(crate) processors: Processors,
 }
 
 impl Surroundings {

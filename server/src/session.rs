@@ -313,7 +313,8 @@ impl Session {
                 }),
             };
         // Fails only when the shard's thread has ended, and with it the run: the thread itself has told the control loop.
-        let task = Task { event, arrived: Instant::now(), waited: admitted.waited, _room: room };
+        let (session, arrived, waited) = (self.id, Instant::now(), admitted.waited);
+        let task = Task { event, session, arrived, waited, _room: room };
         let _ = owner.inbox.send(task).await;
         Ok(())
     }

@@ -30,6 +30,7 @@ use crate::ledger::{Keep, Kept, Ledger, LedgerError};
 use crate::links::{Addresses, Links};
 use crate::parts::{all_shards, boot_number, buffers, control_settings};
 use crate::performer::Surroundings;
+use crate::processors::Processors;
 use crate::saver::{self, Saver};
 use crate::session::Shared;
 use crate::signals::Signals;
@@ -280,6 +281,7 @@ fn begin(
         journals: folder,
         disk: Arc::new(journal::Real),
         saver: saver.as_ref().map(|(saver, _)| saver.clone()),
+        processors: if config.cluster.pin_threads { Processors::of_this_process() } else { Processors::default() },
     });
     let (control, events) = mpsc::channel(EVENTS_MAX);
     let shared = Arc::new(Shared {

@@ -27,6 +27,8 @@ mod membership;
 mod partial;
 mod peer;
 mod process;
+#[cfg(target_os = "linux")]
+mod processors;
 mod resume;
 mod runs;
 mod servers;

@@ -168,6 +168,18 @@ impl Process {
         assert!(status.success());
     }
 
+    /// Its threads at present: their names and numbers.
+    pub(crate) fn threads(&self) -> Vec<(String, i32)> {
+        let folder = format!("/proc/{}/task", self.0.pid);
+        let threads = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let named = threads.filter_map(|thread| {
+            let name = std::fs::read_to_string(thread.path().join("comm")).ok()?;
+            let number = thread.file_name().to_str()?.parse().ok()?;
+            Some((name.trim_end().to_owned(), number))
+        });
+        named.collect()
+    }
+
     /// Ends it without a chance to say anything, whatever state it is in.
     pub(crate) fn kill(&self) {
         self.signal(Signal::SIGKILL);

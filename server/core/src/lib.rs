@@ -5,6 +5,7 @@
 //! - [`control`]: sessions, leases, who is a member; on server 0 also who computes what ([`assign`]) and the record of the run
 //!   ([`record`]).
 //! - [`buffers`]: what gradients and values lie in, used again.
+//! - [`turns`]: whose push is next.
 //!
 //! Each is told the time and what happened, and answers with effects. Nothing here waits, sends or writes.
 #![forbid(unsafe_code)]
@@ -19,6 +20,7 @@ pub mod notice;
 pub mod record;
 pub mod replica;
 pub mod shard;
+pub mod turns;
 pub mod waits;
 
 pub use buffers::Buffers;
@@ -26,3 +28,4 @@ pub use control::{Control, ControlEffect, ControlEvent, ControlSettings};
 pub use notice::Notice;
 pub use replica::{Host, HostEffect, HostEvent, HostSettings};
 pub use shard::{Shard, ShardEffect, ShardEvent, ShardSettings, ShardState};
+pub use turns::Turns;

@@ -48,7 +48,25 @@ fn leads() -> Order {
 }
 
 fn task(event: ShardEvent) -> Task {
-    Task { event, arrived: Instant::now(), waited: Duration::ZERO, _room: None }
+    task_of(SessionId(1), event)
+}
+
+fn task_of(session: SessionId, event: ShardEvent) -> Task {
+    Task { event, session, arrived: Instant::now(), waited: Duration::ZERO, _room: None }
+}
+
+fn push(session: SessionId, sequence: u64, gradient: Option<Vec<f32>>) -> ShardEvent {
+    ShardEvent::Push(Push {
+        session,
+        worker: WorkerId(0),
+        incarnation: Incarnation(1),
+        sequence: Sequence(sequence),
+        clock: Clock(0),
+        pulled: Version(0),
+        batch: BatchIndex(0),
+        samples: 1,
+        gradient: gradient.map(Payload::plain),
+    })
 }
 
 impl Led {
@@ -109,24 +127,45 @@ async fn the_time_that_a_push_lay_there_is_told_with_its_answer() {
     let settings = parts::host_settings(ServerId(0), &resolved.config, ShardId(0)).unwrap();
     let (notes, _noted) = mpsc::channel(1);
     let mut performer = Performer::new(&settings, surroundings, notes);
-    let push = ShardEvent::Push(Push {
-        session: SessionId(1),
-        worker: WorkerId(0),
-        incarnation: Incarnation(1),
-        sequence: Sequence(1),
-        clock: Clock(0),
-        pulled: Version(0),
-        batch: BatchIndex(0),
-        samples: 1,
-        gradient: None,
-    });
+    let push = push(SessionId(1), 1, None);
     let arrived = Instant::now().checked_sub(Duration::from_millis(5)).unwrap();
-    let task = Task { event: push, arrived, waited: Duration::from_millis(7), _room: None };
+    let task = Task { arrived, waited: Duration::from_millis(7), ..task(push) };
     performer.taken_up(&task.event, task.busy());
     let busy_us = performer.busy_of(SessionId(1), Sequence(1));
     // Also that in which there was no room for it.
     assert!((12_000..5_000_000).contains(&busy_us), "{busy_us}");
     assert_eq!(performer.busy_of(SessionId(1), Sequence(1)), 0, "once");
+}
+
+// First come, first served, a worker with much under way had most of a shard's time, and the others waited for all that it had sent before.
+#[test]
+fn sessions_take_turns_whatever_each_has_brought() {
+    const KEYS: usize = 4000;
+    let (_notes, noted) = mpsc::channel(1);
+    let (_orders, ordered) = mpsc::channel(1);
+    let (inbox, tasks) = mpsc::channel(64);
+    let waiting = Turns::new(PUSH_BYTES + 4 * KEYS as u64);
+    let mut queues = Queues { noted, ordered, tasks, waiting, deferred: Deferred::default() };
+    let bring = |session, sequence, gradient| {
+        let session = SessionId(session);
+        inbox.try_send(task_of(session, push(session, sequence, gradient))).unwrap();
+    };
+    let gradient = || Some(vec![1.0; KEYS]);
+    (1..=4).for_each(|sequence| bring(1, sequence, gradient()));
+    bring(2, 1, gradient());
+    // Those without a gradient cost little, and so share a turn; one that says little of each key costs as much as any.
+    (1..=2).for_each(|sequence| bring(3, sequence, None));
+    (3..=4).for_each(|sequence| bring(3, sequence, gradient()));
+    assert!(queues.ready(false).is_none(), "while the host takes nothing they stay where they are");
+    let mut take = || match queues.ready(true) {
+        Some(Next::Task(Task { event: ShardEvent::Push(push), .. })) => Some((push.session.0, push.sequence.0)),
+        _ => None,
+    };
+    let mut taken: Vec<_> = (0..3).map_while(|_| take()).collect();
+    assert_eq!(taken, [(1, 1), (2, 1), (3, 1)]);
+    bring(2, 2, gradient());
+    taken = std::iter::from_fn(take).collect();
+    assert_eq!(taken, [(3, 2), (1, 2), (2, 2), (3, 3), (1, 3), (3, 4), (1, 4)]);
 }
 
 // All that was pulled lay in memory, in as many versions as there were pushes meanwhile.

@@ -109,6 +109,8 @@ pub struct Cluster {
     pub shards_per_server: u32,
     /// Bytes of the values of a shard at most, as far as the number of shards allows.
     pub shard_bytes: u64,
+    /// Whether the thread of a shard stays on one processor.
+    pub pin_threads: bool,
     /// Whether a server ends when the run is complete.
     pub exit_when_done: bool,
     /// Workers that the run needs to begin and to go on; none for `workers` to begin and whoever is left to go on.

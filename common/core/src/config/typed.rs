@@ -76,6 +76,7 @@ fn cluster(entries: &Entries) -> Cluster {
         wait_report_s: entries.float_or("cluster.wait_report_s").unwrap_or(lease_s / 2.0),
         shards_per_server: entries.int("cluster.shards_per_server"),
         shard_bytes: entries.int("cluster.shard_bytes"),
+        pin_threads: entries.flag("cluster.pin_threads"),
         exit_when_done: entries.flag("cluster.exit_when_done"),
         min_workers: entries.number("cluster.min_workers"),
         replicas: if has_shards { entries.int("cluster.replicas") } else { 1 },

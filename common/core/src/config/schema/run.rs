@@ -98,6 +98,15 @@ pub(super) const RUN: &[Key] = &[
          worker may make a server hold.",
     ),
     Key::new(
+        "cluster.pin_threads",
+        Kind::Bool,
+        Absent::Default("false"),
+        "",
+        "Whether the thread of each shard stays on one of the processors that its server may use, dealt out by the shards' numbers, so that \
+         what it has in a cache of its own stays there. PIN_EFFECT",
+    )
+    .beside_the_result(),
+    Key::new(
         "cluster.exit_when_done",
         Kind::Bool,
         Absent::Default("true"),
