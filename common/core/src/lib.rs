@@ -1,7 +1,7 @@
 //! The pure words and rules of Slackline. Nothing here knows a socket, a thread, a file or the wall clock.
 //!
 //! Read in this order: [`ids`], [`limits`], [`layout`], [`model`], [`partition`], [`schedule`], [`consistency`], [`aggregate`],
-//! [`collective`], [`optimizer`], [`wire`], [`histogram`], [`trace`].
+//! [`collective`], [`optimizer`], [`codec`], [`wire`], [`histogram`], [`trace`].
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -9,6 +9,7 @@
 compile_error!("values travel as raw little-endian bytes; a big-endian host would need to swap them");
 
 pub mod aggregate;
+pub mod codec;
 pub mod collective;
 pub mod config;
 pub mod consistency;

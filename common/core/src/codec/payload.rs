@@ -1,0 +1,145 @@
+//! An encoded run of values.
+
+use bytemuck::cast_slice;
+
+use super::encoding::Encoding;
+use super::source::Reader;
+
+/// What is wrong with a payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CodecError {
+    /// It has another length than its keys need.
+    #[error("a payload of {keys} keys in {encoding} cannot have {words} words")]
+    Length {
+        /// How it is written.
+        encoding: Encoding,
+        /// Its keys.
+        keys: usize,
+        /// Its length in words of four bytes.
+        words: usize,
+    },
+    /// Its inside contradicts itself.
+    #[error("a payload in {encoding} is not sound: {what}")]
+    Unsound {
+        /// How it is written.
+        encoding: Encoding,
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+/// An encoded run of values.
+///
+/// Whatever the encoding, its bytes are padded with zeros to a multiple of four and lie in a `Vec<f32>`, little-endian: so all buffers
+/// come from one pool, and plain values are not copied. What is in there are not numbers unless the encoding is [`Encoding::F32`].
+#[derive(Clone, Debug)]
+pub struct Payload {
+    encoding: Encoding,
+    keys: usize,
+    words: Vec<f32>,
+}
+
+impl Payload {
+    /// Plain values.
+    #[must_use]
+    pub const fn plain(values: Vec<f32>) -> Self {
+        Self { encoding: Encoding::F32, keys: values.len(), words: values }
+    }
+
+    /// Takes a foreign payload. It is looked through as a whole: afterwards no reading of it can fail.
+    ///
+    /// # Errors
+    /// A [`CodecError`] that says what is wrong.
+    pub fn new(encoding: Encoding, keys: usize, words: Vec<f32>) -> Result<Self, CodecError> {
+        let fits = match encoding {
+            Encoding::F32 => words.len() == keys,
+            Encoding::F16 | Encoding::Bf16 => words.len() == keys.div_ceil(2),
+            _ => return Err(CodecError::Unsound { encoding, what: "not known yet" }),
+        };
+        if !fits {
+            return Err(CodecError::Length { encoding, keys, words: words.len() });
+        }
+        let payload = Self { encoding, keys, words };
+        payload.check_padding().map(|()| payload)
+    }
+
+    /// What an encoder made, which is sound.
+    pub(super) const fn made(encoding: Encoding, keys: usize, words: Vec<f32>) -> Self {
+        Self { encoding, keys, words }
+    }
+
+    /// An odd half at the end is zero.
+    fn check_padding(&self) -> Result<(), CodecError> {
+        let is_half = matches!(self.encoding, Encoding::F16 | Encoding::Bf16);
+        let padding = if is_half { self.halves().get(self.keys) } else { None };
+        match padding {
+            Some(rest) if *rest != 0 => {
+                Err(CodecError::Unsound { encoding: self.encoding, what: "its padding is not zero" })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// How many values it stands for.
+    #[must_use]
+    pub const fn keys(&self) -> usize {
+        self.keys
+    }
+
+    /// How it is written.
+    #[must_use]
+    pub const fn encoding(&self) -> Encoding {
+        self.encoding
+    }
+
+    /// Its storage.
+    #[must_use]
+    pub fn words(&self) -> &[f32] {
+        &self.words
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        cast_slice(&self.words)
+    }
+
+    /// Its values, if they are written plainly.
+    #[must_use]
+    pub fn values(&self) -> Option<&[f32]> {
+        (self.encoding == Encoding::F32).then_some(self.words.as_slice())
+    }
+
+    /// Its storage, to be used again.
+    #[must_use]
+    pub fn into_words(self) -> Vec<f32> {
+        self.words
+    }
+
+    pub(super) fn halves(&self) -> &[u16] {
+        cast_slice(&self.words)
+    }
+
+    /// Reads its values in order, from the first one.
+    #[must_use]
+    pub fn reader(&self) -> Reader<'_> {
+        Reader::new(self)
+    }
+
+    /// Writes its values to the beginning of `out`, or so many of them as have room there.
+    pub fn decode_into(&self, out: &mut [f32]) {
+        let len = out.len().min(self.keys);
+        self.reader().read(&mut out[..len]);
+    }
+
+    /// The first key whose value is not finite.
+    #[must_use]
+    pub fn first_not_finite(&self) -> Option<usize> {
+        match self.encoding {
+            Encoding::F32 => crate::aggregate::first_not_finite(&self.words),
+            Encoding::F16 => self.halves().iter().position(|half| half & 0x7c00 == 0x7c00),
+            Encoding::Bf16 => self.halves().iter().position(|half| half & 0x7f80 == 0x7f80),
+            _ => None,
+        }
+    }
+}
