@@ -233,7 +233,12 @@ const FIGURES: [Figure; 7] = [
     Figure { name: "sgd, beside", bytes: 12, roof: roofs::beside, work: steps::beside },
     Figure { name: "sgd, in place, of bf16", bytes: 10, roof: roofs::halves, work: steps::halves },
     Figure { name: "momentum, in place", bytes: 20, roof: roofs::velocity, work: steps::velocity },
-    Figure { name: "momentum, beside", bytes: 20, roof: roofs::velocity_beside, work: steps::velocity_beside },
+    Figure {
+        name: "momentum, beside",
+        bytes: 20,
+        roof: roofs::velocity_beside,
+        work: steps::velocity_beside,
+    },
     Figure { name: "mean of 4, sgd in place", bytes: 24, roof: roofs::sum, work: steps::mean },
 ];
 
@@ -281,7 +286,9 @@ fn spread(figures: impl Iterator<Item = f64>) -> Spread {
 
 fn main() {
     let is_test = std::env::args().any(|argument| argument == "--test");
-    println!("| model | what | roof, GB/s a processor | GB/s a processor | share of the roof | two at once: GB/s together | share of the roof | of one, times | roof, times |");
+    println!(
+        "| model | what | roof, GB/s a processor | GB/s a processor | share of the roof | two at once: GB/s together | share of the roof | of one, times | roof, times |"
+    );
     println!("|---|---|---|---|---|---|---|---|---|");
     for kib in if is_test { &MODELS[..1] } else { &MODELS[..] } {
         let values = kib << 8;
@@ -289,9 +296,11 @@ fn main() {
         let [alone, together] = [1, 2].map(|threads| run(*kib, threads, repeats));
         for ((figure, alone), together) in FIGURES.iter().zip(&alone).zip(&together) {
             let gigabytes = (figure.bytes * values) as f64 / 1e9;
-            let rate = |times: &Times, which: usize| gigabytes / spread(times.iter().map(|time| time[which])).median;
+            let rate =
+                |times: &Times, which: usize| gigabytes / spread(times.iter().map(|time| time[which])).median;
             let share = |times: &Times| {
-                let Spread { median, min, max, .. } = spread(times.iter().map(|[roof, own]| 100.0 * roof / own));
+                let Spread { median, min, max, .. } =
+                    spread(times.iter().map(|[roof, own]| 100.0 * roof / own));
                 format!("{median:.0} % [{min:.0}..{max:.0}]")
             };
             println!(

@@ -25,8 +25,8 @@ use crate::frames::Opening;
 use crate::journal::{self, Disk, Journal};
 use crate::links::Links;
 use crate::owner::Note;
-use crate::saver::Saver;
 use crate::processors::Processors;
+use crate::saver::Saver;
 use crate::words::Word;
 
 /// Pushes whose time in the queue is remembered until their answer. Those of workers that are gone are never answered.

@@ -27,7 +27,9 @@ impl Processors {
         let Some(processor) = self.of(shard) else { return };
         match system::stay_on(processor) {
             Ok(()) => tracing::debug!("the thread of {shard} stays on processor {processor}"),
-            Err(error) => tracing::warn!("the thread of {shard} cannot be kept on processor {processor}: {error}"),
+            Err(error) => {
+                tracing::warn!("the thread of {shard} cannot be kept on processor {processor}: {error}")
+            }
         }
     }
 }

@@ -281,7 +281,11 @@ fn begin(
         journals: folder,
         disk: Arc::new(journal::Real),
         saver: saver.as_ref().map(|(saver, _)| saver.clone()),
-        processors: if config.cluster.pin_threads { Processors::of_this_process() } else { Processors::default() },
+        processors: if config.cluster.pin_threads {
+            Processors::of_this_process()
+        } else {
+            Processors::default()
+        },
     });
     let (control, events) = mpsc::channel(EVENTS_MAX);
     let shared = Arc::new(Shared {

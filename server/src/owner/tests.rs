@@ -158,7 +158,9 @@ fn sessions_take_turns_whatever_each_has_brought() {
     (3..=4).for_each(|sequence| bring(3, sequence, gradient()));
     assert!(queues.ready(false).is_none(), "while the host takes nothing they stay where they are");
     let mut take = || match queues.ready(true) {
-        Some(Next::Task(Task { event: ShardEvent::Push(push), .. })) => Some((push.session.0, push.sequence.0)),
+        Some(Next::Task(Task { event: ShardEvent::Push(push), .. })) => {
+            Some((push.session.0, push.sequence.0))
+        }
         _ => None,
     };
     let mut taken: Vec<_> = (0..3).map_while(|_| take()).collect();

@@ -3,29 +3,41 @@
 /// Magnitudes from here on, as bits of an f32, round to infinity.
 pub(super) const TOO_LARGE: u32 = 0x7f7f_8000;
 
-const INFINITY: u32 = 0x7f80_0000;
+/// The same where the upper one is taken at random.
+pub(super) const TOO_LARGE_AT_RANDOM: u32 = 0x7f7f_0001;
 
 /// Nearest, ties to even; beyond the range infinity; not a number stays such, quiet, with the upper bits of its payload.
-#[must_use]
-pub fn from_f32(value: f32) -> u16 {
+#[cfg(test)]
+pub(super) fn from_f32(value: f32) -> u16 {
+    let is_nan = value.is_nan();
+    if is_nan { (value.to_bits() >> 16) as u16 | 0x40 } else { from_number(value) }
+}
+
+/// Nearest of a number, ties to even; beyond the range infinity.
+#[inline]
+fn from_number(value: f32) -> u16 {
     let bits = value.to_bits();
-    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
-    let quiet = (bits >> 16) | 0x40;
-    // A comparison as signed numbers, which is what old processors have for vectors.
-    let is_nan = (bits & 0x7fff_ffff) as i32 > INFINITY as i32;
-    (if is_nan { quiet } else { rounded }) as u16
+    ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16
 }
 
 /// The value; exact.
-#[must_use]
-pub fn to_f32(half: u16) -> f32 {
+pub(super) fn to_f32(half: u16) -> f32 {
     f32::from_bits(u32::from(half) << 16)
 }
 
-/// Writes each value as its upper half.
+/// Writes each number as the nearest half.
 pub(super) fn encode(values: &[f32], halves: &mut [u16]) {
     for (half, value) in halves.iter_mut().zip(values) {
-        *half = from_f32(*value);
+        *half = from_number(*value);
+    }
+}
+
+/// Writes each value as one of the two beside it, the upper one with the probability that makes the mean right. There is a random
+/// number a value.
+pub(super) fn encode_at_random(values: &[f32], random: &[u32], halves: &mut [u16]) {
+    for ((half, value), random) in halves.iter_mut().zip(values).zip(random) {
+        // Of the sixteen bits that are cut off, as many numbers lie below them as the value lies above the lower one.
+        *half = ((value.to_bits() + (random >> 16)) >> 16) as u16;
     }
 }
 

@@ -7,43 +7,64 @@ pub(super) const TOO_LARGE: u32 = 0x477f_f000;
 const NORMAL: u32 = 113 << 23;
 /// What the exponents of both formats differ by.
 const REBIAS: u32 = 112 << 23;
+#[cfg(test)]
 const INFINITY: u32 = 0x7f80_0000;
 
 /// Nearest half, ties to even; beyond the range infinity; not a number stays such, quiet, with the upper bits of its payload.
-#[must_use]
-pub fn from_f32(value: f32) -> u16 {
+#[cfg(test)]
+pub(super) fn from_f32(value: f32) -> u16 {
     let bits = value.to_bits();
-    let (sign, magnitude) = ((bits >> 16) & 0x8000, bits & 0x7fff_ffff);
-    // Carries into the exponent where it rounds up to the next power of two, and to infinity at the end.
-    let rounded = magnitude + 0x0fff + ((magnitude >> 13) & 1);
-    let normal = rounded.wrapping_sub(REBIAS) >> 13;
+    let magnitude = bits & 0x7fff_ffff;
+    let half = match magnitude {
+        ..TOO_LARGE => return from_small(value),
+        TOO_LARGE..=INFINITY => 0x7c00,
+        _ => 0x7e00 | ((magnitude >> 13) & 0x3ff),
+    };
+    ((bits >> 16) & 0x8000 | half) as u16
+}
+
+/// Nearest half of a value below [`TOO_LARGE`], ties to even.
+#[inline]
+fn from_small(value: f32) -> u16 {
+    let magnitude = value.to_bits() & 0x7fff_ffff;
+    // Carries into the exponent where it rounds up to the next power of two.
+    let normal = magnitude.wrapping_sub(REBIAS - 0x0fff).wrapping_add((magnitude >> 13) & 1) << 3;
     // Half an ulp of 0.5 is what subnormal halves are multiples of: the addition rounds to them.
-    let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5_f32.to_bits());
-    let quiet = 0x7e00 | ((magnitude >> 13) & 0x3ff);
-    // Comparisons as signed numbers, which is what old processors have for vectors.
+    let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits() << 16;
+    // A comparison as signed numbers, which is what old processors have for vectors. The upper half of a word is the easier to take.
     let half = if (magnitude as i32) < NORMAL as i32 { subnormal } else { normal };
-    let half = if magnitude as i32 >= TOO_LARGE as i32 { 0x7c00 } else { half };
-    let half = if magnitude as i32 > INFINITY as i32 { quiet } else { half };
-    (half | sign) as u16
+    ((half | value.to_bits() & 0x8000_0000) >> 16) as u16
 }
 
 /// The value of a half; exact.
-#[must_use]
-pub fn to_f32(half: u16) -> f32 {
-    let half = u32::from(half);
-    let (sign, magnitude) = ((half & 0x8000) << 16, (half & 0x7fff) << 13);
-    let normal = magnitude + REBIAS;
-    let infinite = magnitude + 2 * REBIAS;
-    let subnormal = (f32::from_bits(magnitude + NORMAL) - f32::from_bits(NORMAL)).to_bits();
-    let bits = if (magnitude as i32) < 1 << 23 { subnormal } else { normal };
-    let bits = if magnitude as i32 >= 0x7c00 << 13 { infinite } else { bits };
-    f32::from_bits(bits | sign)
+#[inline]
+pub(super) fn to_f32(half: u16) -> f32 {
+    // The sign in all upper bits.
+    let bits = i32::from(half as i16) as u32;
+    let magnitude = (bits & 0x7fff) << 13;
+    // A subnormal half is given an exponent, too, and what that is worth is subtracted again. Of infinity the exponent is moved twice.
+    let is_subnormal = if (magnitude as i32) < 1 << 23 { u32::MAX } else { 0 };
+    let is_infinite = if magnitude as i32 >= 0x7c00 << 13 { u32::MAX } else { 0 };
+    let normal = magnitude + REBIAS + (is_subnormal & 1 << 23) + (is_infinite & REBIAS);
+    let value = f32::from_bits(normal) - f32::from_bits(is_subnormal & NORMAL);
+    f32::from_bits(value.to_bits() | bits & 0x8000_0000)
 }
 
-/// Writes each value as a half.
+/// Writes each value, all below [`TOO_LARGE`], as the nearest half.
 pub(super) fn encode(values: &[f32], halves: &mut [u16]) {
     for (half, value) in halves.iter_mut().zip(values) {
-        *half = from_f32(*value);
+        *half = from_small(*value);
+    }
+}
+
+/// What is read of each value, all below [`TOO_LARGE`], once it has been written: the same as going by way of halves, in fewer steps.
+pub(super) fn round(values: &[f32], rounded: &mut [f32]) {
+    for (rounded, value) in rounded.iter_mut().zip(values) {
+        let magnitude = value.to_bits() & 0x7fff_ffff;
+        let normal = (magnitude + 0x0fff + ((magnitude >> 13) & 1)) & !0x1fff;
+        let subnormal = (f32::from_bits(magnitude) + 0.5 - 0.5).to_bits();
+        let bits = if (magnitude as i32) < NORMAL as i32 { subnormal } else { normal };
+        *rounded = f32::from_bits(bits | value.to_bits() & 0x8000_0000);
     }
 }
 

@@ -8,15 +8,30 @@
 //! then one file a codec.
 
 mod bf16;
+mod blocks;
 mod encoder;
 mod encoding;
 mod f16;
+mod factors;
+mod int8;
+mod low_rank;
+mod one_bit;
 mod payload;
+mod pieces;
+mod power_sgd;
+mod qsgd;
+mod random;
+mod random_k;
+mod rows;
+mod significance;
 mod source;
+mod sparse;
 mod spec;
+mod top_k;
 
 pub use encoder::Encoder;
 pub use encoding::Encoding;
+pub use factors::Factors;
 pub use payload::{CodecError, Payload};
 pub use source::{PlainSource, Reader, Source};
 pub use spec::{CodecKind, CodecSpec};

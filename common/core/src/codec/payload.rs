@@ -2,8 +2,10 @@
 
 use bytemuck::cast_slice;
 
+use super::blocks::Form;
 use super::encoding::Encoding;
 use super::source::Reader;
+use super::{low_rank, random_k, rows, sparse};
 
 /// What is wrong with a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,33 +66,34 @@ impl Payload {
     /// # Errors
     /// A [`CodecError`] that says what is wrong.
     pub fn new(encoding: Encoding, keys: usize, words: Vec<f32>) -> Result<Self, CodecError> {
-        let fits = match encoding {
-            Encoding::F32 => words.len() == keys,
-            Encoding::F16 | Encoding::Bf16 => words.len() == keys.div_ceil(2),
-            _ => return Err(CodecError::Unsound { encoding, what: "not known yet" }),
+        let bits = cast_slice(&words);
+        let is_right = match Form::of(encoding, bits) {
+            Some(form) => bits.len() == form.payload_words(keys),
+            None if encoding == Encoding::F32 => bits.len() == keys,
+            None => bits.len() <= keys,
         };
-        if !fits {
+        if !is_right || bits.len() as u64 > encoding.bytes_max(keys as u64) / 4 {
             return Err(CodecError::Length { encoding, keys, words: words.len() });
         }
-        let payload = Self { encoding, keys, words };
-        payload.check_padding().map(|()| payload)
+        let fault = match encoding {
+            Encoding::F32 => None,
+            Encoding::F16 | Encoding::Bf16 | Encoding::Int8 | Encoding::OneBit | Encoding::Qsgd => {
+                Form::of(encoding, bits).map_or(Some("its first word is none"), |form| form.fault(bits, keys))
+            }
+            Encoding::Sparse => sparse::fault(bits, keys),
+            Encoding::RandomK => random_k::fault(bits, keys),
+            Encoding::LowRank => low_rank::fault(bits, keys),
+            Encoding::Rows => rows::fault(bits, keys),
+        };
+        match fault {
+            Some(what) => Err(CodecError::Unsound { encoding, what }),
+            None => Ok(Self { encoding, keys, words }),
+        }
     }
 
     /// What an encoder made, which is sound.
     pub(super) const fn made(encoding: Encoding, keys: usize, words: Vec<f32>) -> Self {
         Self { encoding, keys, words }
-    }
-
-    /// An odd half at the end is zero.
-    fn check_padding(&self) -> Result<(), CodecError> {
-        let is_half = matches!(self.encoding, Encoding::F16 | Encoding::Bf16);
-        let padding = if is_half { self.halves().get(self.keys) } else { None };
-        match padding {
-            Some(rest) if *rest != 0 => {
-                Err(CodecError::Unsound { encoding: self.encoding, what: "its padding is not zero" })
-            }
-            _ => Ok(()),
-        }
     }
 
     /// How many values it stands for.
@@ -123,7 +126,7 @@ impl Payload {
         (self.encoding == Encoding::F32).then_some(self.words.as_slice())
     }
 
-    /// The same, to be changed.
+    /// Its values, to be changed, if they are written plainly.
     #[must_use]
     pub fn values_mut(&mut self) -> Option<&mut [f32]> {
         (self.encoding == Encoding::F32).then_some(self.words.as_mut_slice())
@@ -141,7 +144,8 @@ impl Payload {
         self.words
     }
 
-    pub(super) fn halves(&self) -> &[u16] {
+    /// Its storage as bits.
+    pub(super) fn bits(&self) -> &[u32] {
         cast_slice(&self.words)
     }
 
@@ -157,14 +161,20 @@ impl Payload {
         self.reader().read(&mut out[..len]);
     }
 
-    /// The first key whose value is not finite.
+    /// The first key whose value is not finite. Of encodings that cannot hold such a value nothing is read, and of others what is in
+    /// them and not every key.
     #[must_use]
     pub fn first_not_finite(&self) -> Option<usize> {
+        let (bits, keys) = (self.bits(), self.keys);
         match self.encoding {
             Encoding::F32 => crate::aggregate::first_not_finite(&self.words),
-            Encoding::F16 => self.halves().iter().position(|half| half & 0x7c00 == 0x7c00),
-            Encoding::Bf16 => self.halves().iter().position(|half| half & 0x7f80 == 0x7f80),
-            _ => None,
+            Encoding::F16 | Encoding::Bf16 | Encoding::Int8 | Encoding::OneBit | Encoding::Qsgd => {
+                Form::of(self.encoding, bits)?.first_not_finite(bits, keys)
+            }
+            Encoding::Sparse => sparse::Cursor::new(bits).first_not_finite(),
+            Encoding::RandomK => random_k::cursor(bits, keys).first_not_finite(),
+            Encoding::LowRank => low_rank::Cursor::new(bits).first_not_finite(keys),
+            Encoding::Rows => rows::Cursor::new(bits).first_not_finite(),
         }
     }
 }

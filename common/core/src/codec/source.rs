@@ -1,8 +1,9 @@
 //! Values in order, a block at a time.
 
+use super::blocks::{self, Form};
 use super::encoding::Encoding;
 use super::payload::Payload;
-use super::{bf16, f16};
+use super::{low_rank, random_k, rows, sparse};
 
 /// A run of values that is taken in order, in blocks of the taker's choice: small enough to stay in cache from the decoding to the use.
 pub trait Source {
@@ -53,18 +54,26 @@ pub struct Reader<'p> {
 #[derive(Clone, Debug)]
 enum Place<'p> {
     Plain(PlainSource<'p>),
-    F16(&'p [u16]),
-    Bf16(&'p [u16]),
+    Blocks(blocks::Cursor<'p>),
+    Sparse(sparse::Cursor<'p>),
+    LowRank(low_rank::Cursor<'p>),
+    Rows(rows::Cursor<'p>),
 }
 
 impl<'p> Reader<'p> {
     pub(super) fn new(payload: &'p Payload) -> Self {
+        let (bits, keys) = (payload.bits(), payload.keys());
         let place = match payload.encoding() {
-            Encoding::F16 => Place::F16(payload.halves()),
-            Encoding::Bf16 => Place::Bf16(payload.halves()),
-            _ => Place::Plain(payload.words().into()),
+            Encoding::Sparse => Place::Sparse(sparse::Cursor::new(bits)),
+            Encoding::RandomK => Place::Sparse(random_k::cursor(bits, keys)),
+            Encoding::LowRank => Place::LowRank(low_rank::Cursor::new(bits)),
+            Encoding::Rows => Place::Rows(rows::Cursor::new(bits)),
+            encoding => match Form::of(encoding, bits) {
+                Some(form) => Place::Blocks(blocks::Cursor::new(form, bits, keys)),
+                None => Place::Plain(payload.words().into()),
+            },
         };
-        Self { left: payload.keys(), place }
+        Self { left: keys, place }
     }
 
     /// Writes the next values to `out`, or so many as are left.
@@ -74,17 +83,12 @@ impl<'p> Reader<'p> {
         self.left -= len;
         match &mut self.place {
             Place::Plain(plain) => out.copy_from_slice(plain.take(len)),
-            Place::F16(halves) => f16::decode(first(halves, len), out),
-            Place::Bf16(halves) => bf16::decode(first(halves, len), out),
+            Place::Blocks(blocks) => blocks.read(out),
+            Place::Sparse(sparse) => sparse.read(out),
+            Place::LowRank(low_rank) => low_rank.read(out),
+            Place::Rows(rows) => rows.read(out),
         }
     }
-}
-
-/// Takes the first `len` away from `rest`.
-fn first<'p, T>(rest: &mut &'p [T], len: usize) -> &'p [T] {
-    let (taken, left) = rest.split_at(len);
-    *rest = left;
-    taken
 }
 
 impl Source for Reader<'_> {
@@ -104,9 +108,10 @@ impl Source for Reader<'_> {
         self.left -= len;
         match &mut self.place {
             Place::Plain(plain) => plain.skip(len),
-            Place::F16(halves) | Place::Bf16(halves) => {
-                first(halves, len);
-            }
+            Place::Blocks(blocks) => blocks.skip(len),
+            Place::Sparse(sparse) => sparse.skip(len),
+            Place::LowRank(low_rank) => low_rank.skip(len),
+            Place::Rows(rows) => rows.skip(len),
         }
     }
 }
