@@ -63,7 +63,7 @@ impl Strata {
         let is_longer = self.gathered >= self.count;
         self.gathered -= if is_longer { self.count } else { 0 };
         let len = self.len + usize::from(is_longer);
-        let place = self.begin + (u64::from(random) * len as u64 >> 32) as usize;
+        let place = self.begin + ((u64::from(random) * len as u64) >> 32) as usize;
         self.begin += len;
         Some((place as u32, len as u32))
     }

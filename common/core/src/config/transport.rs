@@ -99,11 +99,11 @@ fn connection_window(entries: &Entries) -> Option<Fault> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::resolve;
+    use super::super::tests::{layer, resolve};
     use super::*;
 
     fn transport(keys: &[(&str, &str)]) -> Transport {
-        resolve(keys).unwrap().config.transport
+        resolve(&[layer("b.toml", keys)]).unwrap().config.transport
     }
 
     fn link(mbit: u32, ms: u32) -> Transport {
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn half_a_link_is_none() {
-        let problems = resolve(&[("transport.bandwidth_mbit", "1000")]).unwrap_err();
+        let problems = resolve(&[layer("b.toml", &[("transport.bandwidth_mbit", "1000")])]).unwrap_err();
         assert!(problems[0].to_string().contains("together"), "{problems:?}");
     }
 }

@@ -159,8 +159,8 @@ proptest! {
         let mut layout = Layout::new();
         for (index, (len, kind)) in tensors.iter().enumerate() {
             match kind {
-                0 => layout.buffer(&format!("{index}"), &[*len]),
-                kind => layout.parameter(&format!("{index}"), &[*len], *kind == 1),
+                0 => layout.buffer(format!("{index}"), &[*len]),
+                kind => layout.parameter(format!("{index}"), &[*len], *kind == 1),
             };
         }
         let from = from.min(layout.len() - 1);

@@ -20,7 +20,7 @@ fn run(
     settings.partition = Partition::new(keys, servers, per_server);
     settings.steps = steps;
     settings.has_copies = mishaps.moves % 2 == 1;
-    settings.prefetch = u32::from(seed % 3 == 0);
+    settings.prefetch = u32::from(seed.is_multiple_of(3));
     let mut world = World::new(settings, batches, seed, mishaps);
     prop_assert!(world.run(), "it never ends");
     prop_assert_eq!(&world.exit, &Some(Ok(())));

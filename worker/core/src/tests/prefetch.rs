@@ -173,5 +173,5 @@ fn a_worker_that_is_told_to_end_pulls_nothing_more() {
             Effect::Send { message: ToServer::Leave(Leave { outcome: Outcome::Interrupted, .. }), .. }
         )
     };
-    assert!(leaves.iter().all(|effect| left(effect)), "{leaves:?}");
+    assert!(leaves.iter().all(left), "{leaves:?}");
 }

@@ -179,7 +179,7 @@ fn factors_are_sent_where_they_are_less() {
                     assert!(rank == 0 || rank == samples && samples * (rows + cols) < rows * cols);
                 }
             }
-            let chosen = |rows, cols| samples * (rows + cols) < rows * cols;
+            let chosen = |rows: usize, cols: usize| samples * (rows + cols) < rows * cols;
             if len == 3860 {
                 assert_eq!(
                     payload.encoding() == Encoding::LowRank,
