@@ -7,6 +7,7 @@ import shutil
 import socket
 import sys
 
+import machine
 import processes
 import report
 
@@ -45,24 +46,12 @@ def openblas_core(flags):
     return None
 
 
-def cpu_flags():
-    """What the processor can do, as the kernel names it."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            for text in file:
-                if text.startswith("flags"):
-                    return set(text.partition(":")[2].split())
-    except OSError:
-        pass
-    return set()
-
-
 def environment(**more):
     """The environment of every process: one thread each, the kernels that fit the processor unless the caller names others, and nothing
     else of the caller's that would tune a peer."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("OPENBLAS_", "DMLC_", "OMPI_", "GLOO_"))}
     single = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "MXNET_CPU_WORKER_NTHREADS")}
-    core = os.environ.get("OPENBLAS_CORETYPE") or openblas_core(cpu_flags())
+    core = os.environ.get("OPENBLAS_CORETYPE") or openblas_core(machine.cpu_flags())
     core = {"OPENBLAS_CORETYPE": core} if core else {}
     return {**kept, **single, **core, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONWARNINGS": "ignore", **more}
 
@@ -141,17 +130,18 @@ def free_port():
 
 
 class Place:
-    """Where the processes run: all on loopback, or each in its own network namespace of `netns.sh`."""
+    """Where the processes run, and how: all on loopback, or each in its own network namespace of `netns.sh`; at real-time priority or not."""
 
-    def __init__(self, netns=False):
+    def __init__(self, netns=False, realtime=False):
         self.interface = "eth0" if netns else "lo"
-        self.netns = netns
+        self.netns, self.realtime = netns, realtime
 
     def address(self, index):
         return f"10.77.0.{index + 1}" if self.netns else "127.0.0.1"
 
     def command(self, index, command):
-        return ["ip", "netns", "exec", f"slackline-peer-{index}", *command] if self.netns else command
+        command = ["ip", "netns", "exec", f"slackline-peer-{index}", *command] if self.netns else command
+        return processes.realtime(command) if self.realtime else command
 
 
 def write_job(job):
@@ -173,7 +163,7 @@ def start_ddp(group, job, place, python):
         group.start(f"worker-{index}", place.command(index, command), environment(GLOO_SOCKET_IFNAME=place.interface))
 
 
-def start_mxnet(group, job, place, python):
+def start_mxnet(group, job, place, python, program="train_mxnet.py"):
     """Workers in the first places, servers after them, the scheduler beside the first server."""
     path, port = write_job(job), free_port()
     workers, servers = job["workers"], job["servers"]
@@ -197,7 +187,7 @@ def start_mxnet(group, job, place, python):
     for index in range(workers, workers + servers):
         start("server", index, serve, needed=False)
     for index in range(workers):
-        start("worker", index, [python, script("train_mxnet.py"), path], needed=True)
+        start("worker", index, [python, script(program), path], needed=True)
 
 
 def start_gloo(group, job, place, python):
@@ -234,6 +224,14 @@ def train(job, start, deadline_s, targets):
         start(group)
         group.wait(deadline_s)
     return report.training(job, read_records(job), targets)
+
+
+def pushpull(job, start, deadline_s):
+    """Runs one repetition of pushes and pulls to its object."""
+    with processes.Group(job["folder"]) as group:
+        start(group)
+        group.wait(deadline_s)
+    return report.pushpull(job, report.of_rounds(job, read_records(job)))
 
 
 def allreduce(job, start, deadline_s):

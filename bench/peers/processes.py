@@ -28,6 +28,16 @@ def adopt_orphans():
     _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
+def realtime(command):
+    """The command at a priority at which other programs do not take the processors from it."""
+    return ["chrt", "-r", "5", *command]
+
+
+def may_realtime():
+    """Whether this process may give that priority."""
+    return ask(realtime(["true"]), None)[0]
+
+
 def last_line(path, most=300):
     """The last line of a log that says something."""
     try:
@@ -66,17 +76,20 @@ class Group:
         self.members = []
         self.others = set(_children())
 
-    def start(self, name, command, environment, needed=True):
-        """Starts one process with its own log. Those that are not `needed` serve the others: nobody waits for their end."""
+    def start(self, name, command, environment, needed=True, output=None, folder=None):
+        """Starts one process with its own log, in `folder`; what it prints goes to the log too, or to the file `output`.
+
+        Those that are not `needed` serve the others: nobody waits for their end."""
         log = os.path.join(self.folder, f"{name}.log")
-        with open(log, "wb") as file:
+        with open(log, "wb") as file, open(output or os.devnull, "wb") as printed:
             # The signal is for the case that this process is killed: nothing runs on without it.
             child = subprocess.Popen(
                 command,
                 env=environment,
+                cwd=folder,
                 stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
+                stdout=printed if output else file,
+                stderr=file,
                 start_new_session=True,
                 preexec_fn=lambda: _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM),
             )

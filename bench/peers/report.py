@@ -5,6 +5,8 @@ import json
 import math
 import statistics
 
+import figures
+
 
 def _finite(value):
     return value if value is None or math.isfinite(value) else None
@@ -30,7 +32,8 @@ def _curve(job, records, start, wall):
     return points
 
 
-def _reached(curve, targets):
+def reached(curve, targets):
+    """For each target the first evaluation that reached it, or None."""
     found = {}
     for target in targets:
         hit = next((point for point in curve if (point["accuracy"] or 0.0) >= target), None)
@@ -70,7 +73,7 @@ def training(job, records, targets):
         "bytes_received_per_worker": _mean_or_none([record["received"] for record in records]),
         "wait_share": statistics.mean(record["waited"] for record in records) / wall,
         "curve": curve,
-        "reached": _reached(curve, targets),
+        "reached": reached(curve, targets),
     }
 
 
@@ -90,21 +93,40 @@ def allreduce(peer, version, ranks, case):
     }
 
 
+def of_rounds(job, records):
+    """What one repetition of MXNet's pushes and pulls came to, from the records of its workers."""
+    rounds = [1e3 * seconds for record in records for seconds in record["rounds"]]
+    values = job["mib"] << 18
+    return {
+        "values": values,
+        "bytes": 2 * 4 * values * job["workers"] * job["rounds"],
+        "wall_s": max(record["ended"] for record in records) - min(record["started"] for record in records),
+        "round_ms": list(figures.spread(rounds)),
+        "processor_s_per_gib": None,
+        "server_peak_mib": None,
+        "version": records[0]["version"],
+    }
+
+
+def pushpull(job, found):
+    """The object of one repetition of pushes and pulls of a whole model by all workers. A parameter counts when it is pushed and when it is
+    pulled; bytes are what the contestant says that these are on its way."""
+    parameters = 2 * found["values"] * job["workers"] * job["rounds"]
+    return {
+        "kind": "pushpull",
+        "peer": job["peer"],
+        "version": found.get("version") or job.get("version"),
+        **{name: job[name] for name in ("mib", "workers", "servers", "turn", "rounds")},
+        "set": job.get("set", []),
+        **{name: found[name] for name in ("values", "bytes", "wall_s", "round_ms", "processor_s_per_gib", "server_peak_mib")},
+        "bytes_per_s": found["bytes"] / found["wall_s"],
+        "parameters_per_s": parameters / found["wall_s"],
+    }
+
+
 def line(measurement):
     """One line of JSON. Not-a-number is never in it: no reader takes that."""
     return json.dumps(measurement, allow_nan=False)
-
-
-def _spread(values, form):
-    if not values:
-        return "-"
-    middle = form(statistics.median(values))
-    return middle if len(values) == 1 else f"{middle} [{form(min(values))}..{form(max(values))}]"
-
-
-def _grid(rows):
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
 
 
 def _groups(measurements, keys):
@@ -122,15 +144,15 @@ def _training_rows(measurements):
         sent = [run["bytes_per_worker"] / 1e6 for run in runs if run["bytes_per_worker"] is not None]
         last = [run["curve"][-1]["accuracy"] for run in runs if run["curve"] and run["curve"][-1]["accuracy"] is not None]
         row = [key[0], str(key[1]), f"{key[2]:g}", key[3], str(len(runs))]
-        row.append(_spread([run["samples_per_s"] for run in runs], "{:.0f}".format))
-        row.append(_spread([run["wait_share"] for run in runs], "{:.0%}".format))
-        row.append(_spread(sent, "{:.1f}".format))
-        row.append(_spread(last, "{:.2%}".format))
+        row.append(figures.show([run["samples_per_s"] for run in runs], "{:.0f}".format))
+        row.append(figures.show([run["wait_share"] for run in runs], "{:.0%}".format))
+        row.append(figures.show(sent, "{:.1f}".format))
+        row.append(figures.show(last, "{:.2%}".format))
         for target in targets:
             hits = [run["reached"].get(target) for run in runs]
             times = [hit["t"] for hit in hits if hit]
             missed = len(runs) - len(times)
-            row.append(_spread(times, "{:.1f}".format) + (f" ({missed} of {len(runs)} never)" if missed else ""))
+            row.append(figures.show(times, "{:.1f}".format) + (f" ({missed} of {len(runs)} never)" if missed else ""))
         rows.append(row)
     return rows
 
@@ -145,13 +167,64 @@ def _allreduce_rows(measurements):
     return rows
 
 
+def _pushpull_rows(measurements):
+    head = ["MiB", "workers", "servers", "peer", "turns", "MB/s", "M parameters/s", "ms a round", "processor-s/GiB", "server peak, MiB"]
+    rows = [head]
+    for key, runs in _groups(measurements, ("mib", "workers", "servers", "peer")).items():
+        row = [*(str(part) for part in key), str(len(runs))]
+        row.append(figures.show([run["bytes_per_s"] / 1e6 for run in runs], "{:.0f}".format))
+        row.append(figures.show([run["parameters_per_s"] / 1e6 for run in runs], "{:.0f}".format))
+        row.append(figures.show([run["round_ms"][0] for run in runs], "{:.1f}".format))
+        for name, form in (("processor_s_per_gib", "{:.2f}"), ("server_peak_mib", "{:.0f}")):
+            row.append(figures.show([run[name] for run in runs if run[name] is not None], form.format))
+        rows.append(row)
+    return rows
+
+
+def _is_ours(peer):
+    return peer.split("-")[0] == "slackline"
+
+
+def _ratio_rows(measurements, place, turn, figure):
+    """What Slackline's own contestants make of each peer's figure, in the same turn of the same place."""
+    rows = []
+    for key, ones in _groups(measurements, place).items():
+        of = {}
+        for one in ones:
+            of.setdefault(one["peer"], {})[one[turn]] = one[figure]
+        for own in filter(_is_ours, of):
+            for peer in (peer for peer in of if not _is_ours(peer)):
+                found = figures.ratios(of[own], of[peer])
+                row = [*(str(part) for part in key), f"{own} / {peer}", str(len(found)), figures.show(found, "{:.2f}".format)]
+                rows.append(row)
+    return [[*place, "ours / peer", "turns", f"ratio of {figure.replace('_per_s', '/s')}"], *rows] if rows else []
+
+
+def _training_ratios(measurements):
+    return _ratio_rows(measurements, ("workers", "batch", "stragglers"), "seed", "samples_per_s")
+
+
+def _pushpull_ratios(measurements):
+    return _ratio_rows(measurements, ("mib", "workers", "servers"), "turn", "parameters_per_s")
+
+
+TABLES = (
+    ("train", _training_rows),
+    ("train", _training_ratios),
+    ("allreduce", _allreduce_rows),
+    ("pushpull", _pushpull_rows),
+    ("pushpull", _pushpull_ratios),
+)
+
+
 def table(measurements):
-    """Medians with [least..most] over the seeds; MB = 10^6 bytes."""
+    """Medians with [least..most] over the seeds or turns; MB = 10^6 bytes."""
     parts = []
-    for kind, rows_of in (("train", _training_rows), ("allreduce", _allreduce_rows)):
+    for kind, rows_of in TABLES:
         chosen = [one for one in measurements if one["kind"] == kind]
-        if chosen:
-            parts.append("\n".join(_grid(rows_of(chosen))))
+        rows = rows_of(chosen) if chosen else []
+        if rows:
+            parts.append("\n".join(figures.grid(rows)))
     gaps = _groups([one for one in measurements if one["kind"] in ("skipped", "failed")], ("kind", "reason"))
     if gaps:
         lines = [f"{', '.join(one['peer'] for one in ones)}: {kind}: {reason}" for (kind, reason), ones in gaps.items()]

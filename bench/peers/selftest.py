@@ -4,16 +4,13 @@
 The last line is "N passed, N failed".
 """
 
-import contextlib
 import gzip
-import io
 import json
 import os
 import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
@@ -24,8 +21,11 @@ import plan
 import processes
 import report
 import run
+import selftest_ours
 import stragglers
+import testing
 import wire
+from testing import InFolder, quietly
 
 try:
     import numpy
@@ -41,14 +41,6 @@ except ImportError:
 NEEDS_NUMPY = unittest.skipIf(numpy is None, "numpy is not installed (apt-get install python3-numpy)")
 
 
-def quietly(action, *arguments):
-    """(result, what it printed) of a command of run.py."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        result = action(*arguments)
-    return result, said.getvalue()
-
-
 def write_idx(folder, name, array_shape, content, packed=True):
     """Leaves one idx file."""
     head = bytes([0, 0, 8, len(array_shape)]) + struct.pack(f">{len(array_shape)}I", *array_shape)
@@ -62,22 +54,6 @@ def write_set(folder, train, test):
     for (images, labels), count in ((peers.DATA_FILES[:2], train), (peers.DATA_FILES[2:], test)):
         write_idx(folder, images, (count, 28, 28), ((i * 7919 >> 3) % 256 for i in range(count * 784)))
         write_idx(folder, labels, (count,), (i % 10 for i in range(count)))
-
-
-class InFolder(unittest.TestCase):
-    """A test with a folder of its own."""
-
-    def setUp(self):
-        self.kept = tempfile.TemporaryDirectory()
-        self.folder = self.kept.name
-        self.addCleanup(self.kept.cleanup)
-
-    def path(self, name, content=None):
-        path = os.path.join(self.folder, name)
-        if content is not None:
-            with open(path, "wb" if isinstance(content, bytes) else "w") as file:
-                file.write(content)
-        return path
 
 
 class PlanTest(unittest.TestCase):
@@ -373,28 +349,5 @@ class NetnsTest(unittest.TestCase):
         self.assertRegex(done.stdout, "network namespaces")
 
 
-class Counted(unittest.TextTestResult):
-    """Counts what passed."""
-
-    passed = 0
-
-    def addSuccess(self, test):
-        super().addSuccess(test)
-        self.passed += 1
-
-    def addSkip(self, test, reason):
-        super().addSkip(test, reason)
-        self.stream.writeln(f"skipped: {reason}")
-
-
-def main():
-    processes.adopt_orphans()
-    tests = unittest.defaultTestLoader.loadTestsFromModule(sys.modules[__name__])
-    result = unittest.TextTestRunner(stream=sys.stdout, resultclass=Counted).run(tests)
-    failed = len(result.failures) + len(result.errors)
-    print(f"{result.passed} passed, {failed} failed", flush=True)
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(testing.main(sys.modules[__name__], selftest_ours))

@@ -30,6 +30,15 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
+def leave(folder, record):
+    """Leaves the record of a worker in the folder, whole or not at all."""
+    path = os.path.join(folder, f"worker-{record['worker']}.json")
+    with open(path + ".part", "w", encoding="utf-8") as file:
+        json.dump(record, file)
+    os.replace(path + ".part", path)
+    say("record written")
+
+
 class Record:
     """What one worker measures."""
 
@@ -80,8 +89,4 @@ class Record:
             "curve": curve,
             **more,
         }
-        path = os.path.join(folder, f"worker-{self.worker}.json")
-        with open(path + ".part", "w", encoding="utf-8") as file:
-            json.dump(record, file)
-        os.replace(path + ".part", path)
-        say("record written")
+        leave(folder, record)

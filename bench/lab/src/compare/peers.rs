@@ -122,8 +122,8 @@ impl Lines {
                 self.absent.push((peer, format!("{kind}: {}", text("reason").unwrap_or_default())));
             }
             "machine" => self.machine = Some(machine(&value)),
-            // Timed allreduces are no training.
-            "allreduce" => {}
+            // Timed allreduces, pushes and pulls are no training.
+            "allreduce" | "pushpull" => {}
             other => return Err(format!("kind is \"{other}\"")),
         }
         self.texts.push(value);

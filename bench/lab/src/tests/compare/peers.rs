@@ -17,7 +17,7 @@ fn line(peer: &str, seed: u64, rate: f64, time: f64) -> String {
     )
 }
 
-const LAST: &str = "{\"kind\":\"skipped\",\"peer\":\"mxnet-dist_sync\",\"reason\":\"MXNet is not installed\"}\n\
+const LAST: &str = "{\"kind\":\"allreduce\"}\n{\"kind\":\"pushpull\"}\n{\"kind\":\"skipped\",\"peer\":\"mxnet-dist_sync\",\"reason\":\"MXNet is not installed\"}\n\
                     {\"kind\":\"machine\",\"cpu\":\"a cpu\",\"cores\":2,\"kernel\":\"Linux\"}\n";
 
 /// Two workers, as the rows have it, and accuracy 0.8 as the target.
