@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -11,11 +11,13 @@ use slackline_core::role::Role;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::batching::Batching;
 use crate::connection::{CloseCode, Connection, Shown, canonical};
 use crate::error::{BindError, ConnectError};
 use crate::keys::{Certificate, Identity, KeysError, subject};
 use crate::peers::{Watch, objection};
 use crate::settings::{Path, Settings, UNI_STREAMS};
+use crate::socket::route_to;
 use crate::sparing::Sparing;
 use crate::tls::Refusal;
 use crate::{socket, tls};
@@ -31,10 +33,13 @@ pub struct Connector {
     expected: Role,
     identity: Identity,
     settings: Settings,
-    endpoints: Mutex<BTreeMap<Socket, Endpoint>>,
+    endpoints: Mutex<BTreeMap<Socket, Opened>>,
     /// Follows the files of the identity, from the first connection on: before it there may be no runtime.
     watch: OnceLock<Watch>,
 }
+
+/// An endpoint, and the bytes that the system keeps for its socket.
+type Opened = (Endpoint, u64);
 
 /// Which socket a path needs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,41 +115,43 @@ impl Connector {
     }
 
     fn prepare(&self, remote: SocketAddr) -> Result<(Endpoint, ClientConfig, Refusal), BindError> {
-        let path = Path::to(remote.ip(), source_of(remote));
+        let route = route_to(remote);
+        let path = Path::to(remote.ip(), route.source, route.mtu);
         let key = Socket { v6: remote.is_ipv6(), near: path.is_near() };
         let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
-        let endpoint = match endpoints.get(&key) {
-            Some(endpoint) => endpoint.clone(),
+        let (endpoint, buffer_bytes) = match endpoints.get(&key) {
+            Some(opened) => opened.clone(),
             None => {
-                let endpoint = self.open(key)?;
-                endpoints.insert(key, endpoint.clone());
-                endpoint
+                let opened = self.open(key)?;
+                endpoints.insert(key, opened.clone());
+                opened
             }
         };
         let refusal = Refusal::default();
         let mut config = ClientConfig::new(tls::connecting(&self.identity.present(), &refusal)?);
-        config.transport_config(self.settings.transport(path, UNI_STREAMS));
+        config.transport_config(self.settings.transport(path, UNI_STREAMS, buffer_bytes));
         Ok((endpoint, config, refusal))
     }
 
-    fn open(&self, key: Socket) -> Result<Endpoint, BindError> {
+    fn open(&self, key: Socket) -> Result<Opened, BindError> {
         let any: IpAddr = if key.v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
         let address = SocketAddr::new(any, 0);
-        let socket = socket::bind(address, &self.settings)?;
+        let (socket, buffer_bytes) = socket::bind(address, &self.settings)?;
         let mut config = EndpointConfig::default();
         // The size is one that QUIC allows (1200 at least), so this cannot fail; with quinn's own, only speed would be lost.
         let _ = config.max_udp_payload_size(self.settings.receive_bytes(key.near));
         let other = |source| BindError::Other { address, source };
         let inner = TokioRuntime.wrap_udp_socket(socket).map_err(other)?;
-        let socket = Sparing::of(inner, self.settings.receive_bytes(key.near));
-        Endpoint::new_with_abstract_socket(config, None, socket, Arc::new(TokioRuntime)).map_err(other)
+        let socket = Sparing::of(Batching::of(inner), self.settings.receive_bytes(key.near));
+        let endpoint = Endpoint::new_with_abstract_socket(config, None, socket, Arc::new(TokioRuntime));
+        Ok((endpoint.map_err(other)?, buffer_bytes))
     }
 
     /// Closes all connections, and waits until the peers were told, or cannot be.
     pub async fn close(&self, code: CloseCode, reason: &str) {
         let endpoints: Vec<_> = {
             let endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
-            endpoints.values().cloned().collect()
+            endpoints.values().map(|(endpoint, _)| endpoint.clone()).collect()
         };
         for endpoint in &endpoints {
             endpoint.close(code.number(), reason.as_bytes());
@@ -163,15 +170,6 @@ async fn resolve(address: &str, deadline: Instant) -> Result<Vec<SocketAddr>, Co
         .map_err(|_| unresolved("the name service does not answer".to_owned()))?
         .map_err(|error| unresolved(error.to_string()))?;
     Ok(found.take(ADDRESSES_MAX).map(canonical).collect())
-}
-
-/// The address that this machine would send from. Connecting a UDP socket sends nothing: it only chooses the route.
-fn source_of(remote: SocketAddr) -> Option<IpAddr> {
-    let any: IpAddr =
-        if remote.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-    let socket = UdpSocket::bind((any, 0)).ok()?;
-    socket.connect(remote).ok()?;
-    Some(socket.local_addr().ok()?.ip())
 }
 
 struct Attempt {

@@ -8,6 +8,8 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod batching;
+mod congestion;
 mod connection;
 mod connector;
 mod error;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use quinn::{Endpoint, EndpointConfig, Incoming, Runtime, ServerConfig, TokioRuntime, TransportConfig};
 
+use crate::batching::Batching;
 use crate::connection::{CloseCode, Connection, Shown, canonical};
 use crate::error::{BindError, HandshakeError, HandshakeFailure};
 use crate::keys::{Certificate, Identity, accepted};
@@ -26,11 +27,14 @@ const HANDSHAKES_WAITING_MAX: usize = 1024;
 const HANDSHAKE_BYTES_MAX: u64 = 64 << 10;
 const HANDSHAKE_BYTES_TOTAL_MAX: u64 = 16 << 20;
 
-/// The settings of the paths; they differ in the size of a datagram.
-struct ByPath {
-    near_v4: Arc<TransportConfig>,
-    near_v6: Arc<TransportConfig>,
-    far: Arc<TransportConfig>,
+/// What the handshakes of a listener need to know.
+#[derive(Clone, Copy)]
+struct Terms {
+    settings: Settings,
+    /// Streams of transfers that a peer may have open.
+    streams: u32,
+    /// What the system keeps for the socket, in bytes.
+    buffer_bytes: u64,
 }
 
 /// A UDP socket that takes connections of peers with a certificate of the same authority: a server's those of all roles, a worker's
@@ -38,7 +42,7 @@ struct ByPath {
 pub struct Listener {
     endpoint: Endpoint,
     local: SocketAddr,
-    transports: ByPath,
+    terms: Terms,
     identity: Identity,
     /// Follows the files of the identity for as long as this listens.
     _watch: Watch,
@@ -61,31 +65,26 @@ impl Listener {
         // Its certificate is never shown: each handshake has a configuration of its own, with what is in force by then.
         let crypto = tls::listening(&identity.present(), &Refusal::default())?;
         let mut config = ServerConfig::with_crypto(crypto);
-        let streams = settings.uni_streams(identity.role());
         config
-            .transport_config(settings.transport(Path::Far, streams))
             .max_incoming(HANDSHAKES_WAITING_MAX)
             .incoming_buffer_size(HANDSHAKE_BYTES_MAX)
             .incoming_buffer_size_total(HANDSHAKE_BYTES_TOTAL_MAX);
         let other = |source| BindError::Other { address, source };
 
-        let socket = socket::bind(address, settings)?;
+        let (socket, buffer_bytes) = socket::bind(address, settings)?;
         let local = socket.local_addr().map_err(other)?;
         let socket = TokioRuntime.wrap_udp_socket(socket).map_err(other)?;
         let endpoint = Endpoint::new_with_abstract_socket(
             endpoint_config(identity, local, settings),
             Some(config),
-            Sparing::of(socket, settings.receive_bytes(true)),
+            Sparing::of(Batching::of(socket), settings.receive_bytes(true)),
             Arc::new(TokioRuntime),
         )
         .map_err(other)?;
-        let transports = ByPath {
-            near_v4: settings.transport(Path::NearV4, streams),
-            near_v6: settings.transport(Path::NearV6, streams),
-            far: settings.transport(Path::Far, streams),
-        };
+        let streams = settings.uni_streams(identity.role());
+        let terms = Terms { settings: *settings, streams, buffer_bytes };
         let _watch = Watch::start(identity.clone());
-        Ok(Self { endpoint, local, transports, identity: identity.clone(), _watch })
+        Ok(Self { endpoint, local, terms, identity: identity.clone(), _watch })
     }
 
     /// The address, with the port that was given.
@@ -98,19 +97,22 @@ impl Listener {
     /// a task of its own, so that a slow peer holds up no other. May be dropped and called again without loss.
     pub async fn accept(&self) -> Option<Handshake> {
         let incoming = self.endpoint.accept().await?;
-        let path = Path::to(incoming.remote_address().ip(), incoming.local_ip());
-        let transport = match path {
-            Path::NearV4 => &self.transports.near_v4,
-            Path::NearV6 => &self.transports.near_v6,
-            Path::Far => &self.transports.far,
-        };
-        Some(Handshake { incoming, transport: transport.clone(), identity: self.identity.clone() })
+        Some(Handshake { incoming, terms: self.terms, identity: self.identity.clone() })
     }
 
     /// Closes all connections and takes no more; waits until the peers were told, or cannot be.
     pub async fn close(&self, code: CloseCode, reason: &str) {
         self.endpoint.close(code.number(), reason.as_bytes());
         self.endpoint.wait_idle().await;
+    }
+}
+
+impl Terms {
+    /// The settings for the path to a peer; paths differ in the size of a datagram.
+    fn transport(&self, incoming: &Incoming) -> Arc<TransportConfig> {
+        let remote = incoming.remote_address();
+        let path = Path::to(remote.ip(), incoming.local_ip(), socket::route_to(remote).mtu);
+        self.settings.transport(path, self.streams, self.buffer_bytes)
     }
 }
 
@@ -124,7 +126,7 @@ fn endpoint_config(identity: &Identity, local: SocketAddr, settings: &Settings) 
 /// A peer that wants in.
 pub struct Handshake {
     incoming: Incoming,
-    transport: Arc<TransportConfig>,
+    terms: Terms,
     identity: Identity,
 }
 
@@ -156,7 +158,7 @@ impl Handshake {
         };
         let crypto = tls::listening(&self.identity.present(), &refusal).map_err(|error| broken(&error))?;
         let mut config = ServerConfig::with_crypto(crypto);
-        config.transport_config(self.transport);
+        config.transport_config(self.terms.transport(&self.incoming));
         let connecting = self.incoming.accept_with(Arc::new(config)).map_err(|error| failed(&error))?;
         let quic = tokio::time::timeout(HANDSHAKE_TIMEOUT, connecting)
             .await

@@ -1,18 +1,20 @@
 //! What a connection is allowed to have in flight, and how QUIC is set up for it.
 //!
 //! Two kinds of path are told apart. On the **near** path both ends are on one machine, and the loopback device takes a datagram
-//! of 64 KiB: with it one connection moves two to four times what Ethernet-sized datagrams do, as the cost is per packet. On the
-//! **far** path a connection begins with 1200 bytes and searches for more, up to what Ethernet takes.
+//! of 64 KiB: with it one connection moves two to three times what Ethernet-sized datagrams do, as the cost is per packet. On the
+//! **far** path a connection begins with 1200 bytes and searches for more, up to what the device takes that leads there: 1452 over
+//! Ethernet, 8952 over jumbo frames.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn::congestion::CubicConfig;
 use quinn::{IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
-use slackline_core::config::Transport;
 use slackline_core::config::timers::KEEP_ALIVES;
+use slackline_core::config::{Congestion, Transport};
 use slackline_core::role::Role;
+
+use crate::congestion;
 
 /// Payload of the largest datagram that IPv4 can carry: 65,535 less its header and UDP's.
 const NEAR_V4_BYTES: u16 = 65_507;
@@ -20,15 +22,24 @@ const NEAR_V4_BYTES: u16 = 65_507;
 /// The same for IPv6 on a loopback device of 65,536 bytes, whose header is not counted in the payload.
 const NEAR_V6_BYTES: u16 = 65_488;
 
-/// What Ethernet takes with either family and the usual tunnels left out.
-const FAR_BYTES: u16 = 1452;
+/// Headers of IP and UDP with either family.
+const HEADERS_BYTES: u32 = 40 + 8;
+
+/// What a device takes that does not say: Ethernet's.
+const ETHERNET_MTU: u32 = 1500;
+
+/// The largest that is searched for between machines: what jumbo frames take. Seven of them go in one call to the kernel.
+const FAR_BYTES_MAX: u16 = 8952;
 
 /// What every path of QUIC must take.
 const SMALLEST_BYTES: u16 = 1200;
 
-/// quinn hands the kernel up to ten segments at once, which must stay below 64 KiB together; the kernel refuses more, quinn does
-/// not notice, and the datagrams are lost.
-const SEGMENTED_BYTES_MAX: u16 = 6500;
+/// Up to here the kernel is given several datagrams at once. It takes 64 KiB in a call, and two are the least that saves one.
+const SEGMENTED_BYTES_MAX: u16 = NEAR_V4_BYTES / 2;
+
+/// How long a near path that lost several bursts in a row is used with small datagrams. Its datagrams were lost because the receiver did
+/// not get to them, and not because of their size; QUIC's minute is for routes that have changed.
+const NEAR_COOLDOWN: Duration = Duration::from_millis(100);
 
 /// Streams of transfers that a peer may have open at once, where nothing else bounds what it makes this side hold.
 pub(crate) const UNI_STREAMS: u32 = 256;
@@ -43,6 +54,8 @@ const FIRST_ROUND_TRIP: Duration = Duration::from_millis(100);
 /// What a connection may use. Sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
+    /// How a sender finds its rate.
+    pub congestion: Congestion,
     /// Payload of one UDP datagram; none to choose by the path.
     pub datagram_bytes: Option<u16>,
     /// In flight on a connection that does not know its path yet. Raised to two datagrams where it is less.
@@ -84,6 +97,7 @@ const MIB: u64 = 1 << 20;
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            congestion: Congestion::Auto,
             datagram_bytes: None,
             initial_window_bytes: MIB,
             stripe_bytes: MIB,
@@ -104,6 +118,7 @@ impl Settings {
     #[must_use]
     pub fn new(transport: &Transport, lease: Duration) -> Self {
         Self {
+            congestion: transport.congestion,
             datagram_bytes: transport.datagram_bytes,
             initial_window_bytes: transport.initial_window_bytes,
             stripe_bytes: transport.stripe_bytes,
@@ -120,7 +135,7 @@ impl Settings {
 
     /// Payload of the largest datagram that an endpoint must take in.
     pub(crate) fn receive_bytes(&self, near: bool) -> u16 {
-        let largest = if near { NEAR_V4_BYTES } else { FAR_BYTES };
+        let largest = if near { NEAR_V4_BYTES } else { FAR_BYTES_MAX };
         // Never below what QUIC assumes of Ethernet: the other side may have other settings.
         self.datagram_bytes.unwrap_or(largest).max(1472)
     }
@@ -148,26 +163,28 @@ impl Settings {
         }
     }
 
-    /// `streams` of transfers may the peer have open at once.
-    pub(crate) fn transport(&self, path: Path, streams: u32) -> Arc<TransportConfig> {
+    /// `streams` of transfers may the peer have open at once. `buffer_bytes` is what the system gives a socket to receive with.
+    pub(crate) fn transport(&self, path: Path, streams: u32, buffer_bytes: u64) -> Arc<TransportConfig> {
         let datagram = self.datagram(path);
         let mut discovery = MtuDiscoveryConfig::default();
         discovery.upper_bound(datagram.largest);
-        let mut congestion = CubicConfig::default();
-        congestion.initial_window(self.initial_window(datagram.largest));
+        if path.is_near() {
+            discovery.black_hole_cooldown(NEAR_COOLDOWN);
+        }
+        let initial_window = self.initial_window(datagram.largest);
 
         let mut transport = TransportConfig::default();
         transport
             .initial_mtu(datagram.first)
             .mtu_discovery_config(Some(discovery))
             .enable_segmentation_offload(datagram.largest <= SEGMENTED_BYTES_MAX)
-            .congestion_controller_factory(Arc::new(congestion))
+            .congestion_controller_factory(congestion::factory(self.congestion, path.is_near(), initial_window))
             .initial_rtt(FIRST_ROUND_TRIP)
             .max_concurrent_uni_streams(streams.into())
             .max_concurrent_bidi_streams(BIDI_STREAMS.into())
             .stream_receive_window(var_int(self.stream_window_bytes))
             .receive_window(var_int(self.connection_window_bytes))
-            .send_window(self.send_window(path))
+            .send_window(self.send_window(path, buffer_bytes))
             // A stripe that is complete early can be used early; in turns, all would be complete only at the end.
             .send_fairness(false)
             .keep_alive_interval(Some(self.keep_alive))
@@ -179,8 +196,8 @@ impl Settings {
 
     /// On the near path nothing but the receiver's socket buffer holds what it has not got to yet: more in flight than fits in there is
     /// lost whenever it computes for a moment, and is waited for.
-    const fn send_window(&self, path: Path) -> u64 {
-        let fits = self.socket_buffer_bytes / 4 * 3;
+    const fn send_window(&self, path: Path, buffer_bytes: u64) -> u64 {
+        let fits = buffer_bytes / 4 * 3;
         if path.is_near() && fits < self.send_window_bytes { fits } else { self.send_window_bytes }
     }
 
@@ -194,7 +211,10 @@ impl Settings {
         match path {
             Path::NearV4 => Datagram::fixed(asked.unwrap_or(NEAR_V4_BYTES)),
             Path::NearV6 => Datagram::fixed(asked.unwrap_or(NEAR_V6_BYTES).min(NEAR_V6_BYTES)),
-            Path::Far => Datagram { first: SMALLEST_BYTES, largest: asked.unwrap_or(FAR_BYTES) },
+            Path::Far { mtu } => {
+                let largest = asked.unwrap_or_else(|| far_bytes(mtu.unwrap_or(ETHERNET_MTU)));
+                Datagram { first: SMALLEST_BYTES, largest }
+            }
         }
     }
 }
@@ -207,18 +227,28 @@ pub(crate) enum Path {
     /// Within the machine, IPv6.
     NearV6,
     /// Between machines.
-    Far,
+    Far {
+        /// The largest packet that the device takes which leads there, IP's header included, if that is known.
+        mtu: Option<u32>,
+    },
+}
+
+/// Payload of the largest datagram that is searched for where a packet has at most `mtu` bytes.
+fn far_bytes(mtu: u32) -> u16 {
+    let fits = u16::try_from(mtu.saturating_sub(HEADERS_BYTES)).unwrap_or(u16::MAX);
+    fits.clamp(SMALLEST_BYTES, FAR_BYTES_MAX)
 }
 
 impl Path {
-    /// The path to `remote` of a socket that has the address `local`, if that is known. An IPv4 address may come as an IPv6 one.
-    pub(crate) fn to(remote: IpAddr, local: Option<IpAddr>) -> Self {
+    /// The path to `remote` of a socket that has the address `local` and a device that takes `mtu` bytes, as far as they are known. An IPv4
+    /// address may come as an IPv6 one.
+    pub(crate) fn to(remote: IpAddr, local: Option<IpAddr>, mtu: Option<u32>) -> Self {
         let remote = remote.to_canonical();
         let near = remote.is_loopback() || local.map(|ip| ip.to_canonical()) == Some(remote);
         match (near, remote) {
             (true, IpAddr::V4(_)) => Self::NearV4,
             (true, IpAddr::V6(_)) => Self::NearV6,
-            (false, _) => Self::Far,
+            (false, _) => Self::Far { mtu },
         }
     }
 
@@ -253,7 +283,7 @@ mod tests {
     fn the_initial_window_exceeds_every_datagram() {
         for window in [0, 1, 12_000, 65_507, MIB] {
             let settings = Settings { initial_window_bytes: window, ..Settings::default() };
-            for datagram in [SMALLEST_BYTES, FAR_BYTES, NEAR_V6_BYTES, NEAR_V4_BYTES] {
+            for datagram in [SMALLEST_BYTES, FAR_BYTES_MAX, NEAR_V6_BYTES, NEAR_V4_BYTES] {
                 assert!(settings.initial_window(datagram) >= 2 * u64::from(datagram));
                 assert!(settings.initial_window(datagram) >= window);
             }
@@ -285,20 +315,47 @@ mod tests {
     fn a_path_within_the_machine_is_near_by_either_address() {
         let lan = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 5));
         let other = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 6));
-        assert_eq!(Path::to(Ipv4Addr::LOCALHOST.into(), None), Path::NearV4);
-        assert_eq!(Path::to(Ipv4Addr::LOCALHOST.to_ipv6_mapped().into(), None), Path::NearV4);
-        assert_eq!(Path::to(Ipv6Addr::LOCALHOST.into(), None), Path::NearV6);
-        assert_eq!(Path::to(lan, Some(lan)), Path::NearV4);
-        assert_eq!(Path::to(lan, Some(other)), Path::Far);
-        assert_eq!(Path::to(lan, None), Path::Far);
+        let mtu = Some(1500);
+        assert_eq!(Path::to(Ipv4Addr::LOCALHOST.into(), None, mtu), Path::NearV4);
+        assert_eq!(Path::to(Ipv4Addr::LOCALHOST.to_ipv6_mapped().into(), None, mtu), Path::NearV4);
+        assert_eq!(Path::to(Ipv6Addr::LOCALHOST.into(), None, mtu), Path::NearV6);
+        assert_eq!(Path::to(lan, Some(lan), mtu), Path::NearV4);
+        assert_eq!(Path::to(lan, Some(other), mtu), Path::Far { mtu });
+        assert_eq!(Path::to(lan, None, None), Path::Far { mtu: None });
     }
 
     #[test]
     fn a_far_path_begins_with_what_every_path_takes() {
         let jumbo = Settings { datagram_bytes: Some(8952), ..Settings::default() };
-        let datagram = jumbo.datagram(Path::Far);
+        let datagram = jumbo.datagram(Path::Far { mtu: Some(1500) });
         assert_eq!((datagram.first, datagram.largest), (SMALLEST_BYTES, 8952));
         assert_eq!(jumbo.datagram(Path::NearV4).first, 8952);
         assert_eq!(Settings::default().datagram(Path::NearV6).first, NEAR_V6_BYTES);
+    }
+
+    #[test]
+    fn a_far_path_searches_up_to_what_its_device_takes() {
+        let searched = |mtu| {
+            let datagram = Settings::default().datagram(Path::Far { mtu });
+            assert_eq!(datagram.first, SMALLEST_BYTES);
+            datagram.largest
+        };
+        assert_eq!([searched(None), searched(Some(1500)), searched(Some(9000))], [1452, 1452, 8952]);
+        // A tunnel; a device below what QUIC needs; one of 64 KiB that is not within the machine.
+        assert_eq!(
+            [searched(Some(1420)), searched(Some(576)), searched(Some(65_535))],
+            [1372, 1200, FAR_BYTES_MAX]
+        );
+        assert!(Settings::default().receive_bytes(false) >= FAR_BYTES_MAX, "the other side must take it");
+    }
+
+    #[test]
+    fn within_the_machine_no_more_is_in_flight_than_the_system_keeps() {
+        let settings = Settings::default();
+        let far = Path::Far { mtu: None };
+        assert_eq!(settings.send_window(Path::NearV4, 4 * MIB), 3 * MIB);
+        // The default of Linux, where more was asked for.
+        assert_eq!(settings.send_window(Path::NearV6, 212_992), 159_744);
+        assert_eq!(settings.send_window(far, 212_992), settings.send_window_bytes);
     }
 }

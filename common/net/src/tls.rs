@@ -17,6 +17,7 @@ use rustls::sign::SingleCertAndKey;
 use rustls::version::TLS13;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme,
+    SupportedCipherSuite,
 };
 use slackline_core::role::Role;
 use slackline_core::wire::ALPN;
@@ -24,20 +25,35 @@ use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage, anchor_from_trusted
 
 use crate::keys::{Certificate, KeysError, Present, Trust, date, now, rejected, subject};
 
-/// ring, named explicitly, since rustls refuses to choose when another provider is in the tree too. AES-128 is the fastest suite
-/// here, and QUIC needs it for its first packets anyway.
+/// ring, named explicitly, since rustls refuses to choose when another provider is in the tree too. It is as fast as aws-lc-rs where that has
+/// the wider instructions too, and half as fast again elsewhere (`bench/README.md`, Transport).
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
     let make = || {
         let mut provider = ring::default_provider();
-        provider.cipher_suites = vec![
-            ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
-            ring::cipher_suite::TLS13_AES_256_GCM_SHA384,
-            ring::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
-        ];
+        provider.cipher_suites = suites(has_aes()).to_vec();
         Arc::new(provider)
     };
     PROVIDER.get_or_init(make).clone()
+}
+
+/// The suites in the order of choice. With AES instructions AES-128 is the fastest, and twice as fast as ChaCha20; without them it is several
+/// times slower. QUIC needs AES-128 for its first packets anyway.
+const fn suites(has_aes: bool) -> [SupportedCipherSuite; 3] {
+    let (aes_128, aes_256) =
+        (ring::cipher_suite::TLS13_AES_128_GCM_SHA256, ring::cipher_suite::TLS13_AES_256_GCM_SHA384);
+    let chacha = ring::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256;
+    if has_aes { [aes_128, aes_256, chacha] } else { [chacha, aes_128, aes_256] }
+}
+
+/// Whether the processor has instructions for AES-GCM, as ring asks for them.
+fn has_aes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("aes") && std::arch::is_aarch64_feature_detected!("pmull");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    false
 }
 
 /// The configuration of a listening side, for one handshake; what is held against the peer's certificate comes to `refusal`.
@@ -53,6 +69,8 @@ pub(crate) fn listening(present: &Present, refusal: &Refusal) -> Result<Arc<Quic
         .with_client_cert_verifier(verifier)
         .with_cert_resolver(Arc::new(SingleCertAndKey::from(present.own.certified.clone())));
     config.alpn_protocols = vec![ALPN.to_vec()];
+    // The connecting side chooses, unless it chose what is slow here: one without AES instructions is the slower one of any pair.
+    config.ignore_client_order = !has_aes();
     // Sessions last for hours: a faster second handshake is worth no ticket, and replayable early data nothing at all.
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -246,4 +264,25 @@ pub(crate) fn may_be_used(
     let Some(within) = within else { return false };
     let at = UnixTime::since_unix_epoch(std::time::Duration::from_secs(within));
     end_entity.verify_for_usage(ALL_VERIFICATION_ALGS, &anchors, &[], at, usage, None, None).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::CipherSuite;
+
+    use super::*;
+
+    #[test]
+    fn the_suite_that_the_processor_is_fastest_at_comes_first() {
+        let order = |has_aes| suites(has_aes).map(|suite| suite.suite());
+        let [aes_128, aes_256, chacha] = [
+            CipherSuite::TLS13_AES_128_GCM_SHA256,
+            CipherSuite::TLS13_AES_256_GCM_SHA384,
+            CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
+        ];
+        assert_eq!(order(true), [aes_128, aes_256, chacha]);
+        assert_eq!(order(false), [chacha, aes_128, aes_256]);
+        let in_force: Vec<_> = provider().cipher_suites.iter().map(SupportedCipherSuite::suite).collect();
+        assert_eq!(in_force, order(has_aes()));
+    }
 }

@@ -16,6 +16,7 @@ mod schema;
 mod simulation;
 mod store;
 pub mod timers;
+mod transport;
 mod typed;
 mod value;
 
@@ -299,9 +300,27 @@ pub struct Metrics {
     pub every_s: f64,
 }
 
+/// How a sender finds its rate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Congestion {
+    /// [`Congestion::Cubic`] within a machine, [`Congestion::Steady`] between machines.
+    #[default]
+    Auto,
+    /// By what the path delivers.
+    Steady,
+    /// CUBIC (RFC 9438).
+    Cubic,
+    /// NewReno (RFC 9002, section 7).
+    NewReno,
+    /// QUIC's library's own BBR.
+    Bbr,
+}
+
 /// Section `transport`. All sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transport {
+    /// How a sender finds its rate.
+    pub congestion: Congestion,
     /// Payload of one UDP datagram; none to find it.
     pub datagram_bytes: Option<u16>,
     /// In flight on a connection that does not know its path yet.

@@ -9,12 +9,10 @@ use super::resolve::{Entries, SET_LAYER};
 use super::schema::KEYS;
 use super::simulation::{Incident, Whom};
 use super::store;
+use super::transport;
 use super::value::Value;
 use crate::collective::Topology;
 use crate::limits::GROUP_COUNT_MAX;
-
-/// The most that a UDP datagram over IPv4 can carry, which is what "auto" may find on a loopback.
-const DATAGRAM_BYTES_MAX: i64 = 65_507;
 
 /// Every rule between keys that is broken. A rule is left out when one of its keys is `faulty` by itself.
 pub(super) fn check(entries: &Entries, faulty: &BTreeSet<&'static str>) -> Vec<Problem> {
@@ -58,8 +56,7 @@ pub(super) fn check(entries: &Entries, faulty: &BTreeSet<&'static str>) -> Vec<P
     store::check(&mut rule);
     rule(&["stragglers.file", "stragglers.kind"], &recorded);
     rule(&["simulation.incidents", "workers", "servers", "sync.method"], &incidents);
-    rule(&["transport.initial_window_bytes", "transport.datagram_bytes"], &initial_window);
-    rule(&["transport.connection_window_bytes", "transport.stream_window_bytes"], &connection_window);
+    transport::check(&mut rule);
     for key in KEYS {
         let Some((on, _)) = key.only_with else { continue };
         rule(&[key.path, on], &|entries| {
@@ -276,19 +273,6 @@ fn incidents(entries: &Entries) -> Option<Fault> {
     };
     let place = entries.list("simulation.incidents").iter().position(|value| !is_right(value))?;
     Some(Fault::NotAnIncident { place })
-}
-
-fn initial_window(entries: &Entries) -> Option<Fault> {
-    let given = entries.number("transport.datagram_bytes");
-    let (datagram, found) = (given.unwrap_or(DATAGRAM_BYTES_MAX), given.is_none());
-    let window: i64 = entries.int("transport.initial_window_bytes");
-    (window <= datagram).then_some(Fault::WindowUnderDatagram { datagram, found })
-}
-
-fn connection_window(entries: &Entries) -> Option<Fault> {
-    let stream: i64 = entries.int("transport.stream_window_bytes");
-    let connection: i64 = entries.int("transport.connection_window_bytes");
-    (connection < stream).then_some(Fault::WindowUnderStream { stream })
 }
 
 #[cfg(test)]

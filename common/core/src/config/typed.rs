@@ -6,10 +6,11 @@ use super::resolve::Entries;
 use super::simulation::Simulation;
 use super::store;
 use super::timers;
+use super::transport;
 use super::value::Value;
 use super::{
     Allreduce, Checkpoint, CheckpointKind, Cluster, Codec, Config, Consistency, Data, Durability, Evaluate,
-    Guard, Metrics, OnBadGradient, OnNorm, Steps, Train, Transport,
+    Guard, Metrics, OnBadGradient, OnNorm, Steps, Train,
 };
 use crate::codec::{CodecKind, CodecSpec};
 use crate::collective::{Order, Topology};
@@ -51,7 +52,7 @@ impl Config {
             stragglers_file: (entries.text("stragglers.kind") == "recorded")
                 .then(|| entries.text("stragglers.file").to_owned()),
             simulation: simulation(entries),
-            transport: transport(entries),
+            transport: transport::of(entries),
         }
     }
 }
@@ -362,19 +363,5 @@ fn simulation(entries: &Entries) -> Simulation {
         // An allreduce has no servers but the one where its workers meet.
         server_mtbf_s: above_zero("simulation.server_mtbf_s").filter(|_| sync(entries).is_none()),
         down_s: entries.float("simulation.down_s"),
-    }
-}
-
-fn transport(entries: &Entries) -> Transport {
-    Transport {
-        datagram_bytes: entries.number("transport.datagram_bytes"),
-        initial_window_bytes: entries.int("transport.initial_window_bytes"),
-        stripe_bytes: entries.int("transport.stripe_bytes"),
-        streams: entries.int("transport.streams"),
-        stream_window_bytes: entries.int("transport.stream_window_bytes"),
-        connection_window_bytes: entries.int("transport.connection_window_bytes"),
-        send_window_bytes: entries.int("transport.send_window_bytes"),
-        session_bytes: entries.int("transport.session_bytes"),
-        socket_buffer_bytes: entries.int("transport.socket_buffer_bytes"),
     }
 }

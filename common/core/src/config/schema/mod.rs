@@ -6,6 +6,7 @@ mod keeping;
 mod learning;
 mod run;
 mod sync;
+mod transport;
 mod world;
 
 use super::kind::Kind;
@@ -129,11 +130,19 @@ const COUNT: usize = run::RUN.len()
     + sync::SYNC.len()
     + codec::CODEC.len()
     + keeping::KEEPING.len()
-    + world::WORLD.len();
+    + world::WORLD.len()
+    + transport::TRANSPORT.len();
 
 const fn joined() -> [Key; COUNT] {
-    let parts: [&[Key]; 6] =
-        [run::RUN, learning::LEARNING, sync::SYNC, codec::CODEC, keeping::KEEPING, world::WORLD];
+    let parts: [&[Key]; 7] = [
+        run::RUN,
+        learning::LEARNING,
+        sync::SYNC,
+        codec::CODEC,
+        keeping::KEEPING,
+        world::WORLD,
+        transport::TRANSPORT,
+    ];
     let mut all = [run::RUN[0]; COUNT];
     let (mut part, mut count) = (0, 0);
     while part < parts.len() {

@@ -1,8 +1,8 @@
-//! Keys of the world: slowness, the simulated machines and links, and QUIC.
+//! Keys of the world: slowness, and the simulated machines and links.
 
-use super::{Absent, DAY_S, GIB, KIB, Key, MIB};
+use super::{Absent, DAY_S, Key};
 use crate::config::kind::Kind;
-use crate::limits::{STRIPE_COUNT_MAX, WORKER_COUNT_MAX};
+use crate::limits::WORKER_COUNT_MAX;
 
 pub(super) const WORLD: &[Key] = &[
     Key::new(
@@ -156,86 +156,4 @@ pub(super) const WORLD: &[Key] = &[
         "seconds",
         "After such a crash the process is started again so much later.",
     ),
-    Key::new(
-        "transport.datagram_bytes",
-        Kind::IntOr { word: "auto", min: 1200, max: 65_507 },
-        Absent::Default("\"auto\""),
-        "bytes",
-        "Payload of the largest UDP datagram. auto: 64 KiB between processes of one machine, elsewhere what the \
-         path carries, up to Ethernet's 1452. A number is where the search ends instead: more for jumbo \
-         frames; less makes more packets, each with its cost.",
-    )
-    .beside_the_result(),
-    Key::new(
-        "transport.initial_window_bytes",
-        Kind::Int { min: 2 * KIB, max: GIB },
-        Absent::Default("1048576"),
-        "bytes",
-        "What a new connection may have in flight before it knows the path; must exceed a datagram. Too \
-         small makes the first pulls slow, too large loses packets on thin links.",
-    )
-    .beside_the_result(),
-    Key::new(
-        "transport.stripe_bytes",
-        Kind::Int { min: 4 * KIB, max: GIB },
-        Absent::Default("1048576"),
-        "bytes",
-        "Least size of one piece of a transfer. Small pieces cost headers; a transfer of less than two of them \
-         is not spread over streams.",
-    )
-    .beside_the_result(),
-    Key::new(
-        "transport.streams",
-        Kind::Int { min: 1, max: STRIPE_COUNT_MAX as i64 },
-        Absent::Default("4"),
-        "streams",
-        "Streams that one transfer is spread over at most, so that a lost packet holds up only its own.",
-    )
-    .beside_the_result(),
-    Key::new(
-        "transport.stream_window_bytes",
-        Kind::Int { min: 64 * KIB, max: 64 * MIB },
-        Absent::Default("3145728"),
-        "bytes",
-        "What one stream may have unread at the receiver. Too small starves long links; far over 4 MiB, \
-         heavy loss can leave more gaps in a stream than QUIC keeps, which closes the connection.",
-    )
-    .beside_the_result(),
-    Key::new(
-        "transport.connection_window_bytes",
-        Kind::Int { min: 64 * KIB, max: 16 * GIB },
-        Absent::Default("67108864"),
-        "bytes",
-        "What all streams of a connection may have unread together; at least stream_window_bytes. Bounds the \
-         memory a peer can claim.",
-    )
-    .beside_the_result(),
-    Key::new(
-        "transport.send_window_bytes",
-        Kind::Int { min: 64 * KIB, max: 16 * GIB },
-        Absent::Default("67108864"),
-        "bytes",
-        "What a connection keeps until the other side has acknowledged it. Below rate times round-trip time \
-         the link stays idle.",
-    )
-    .beside_the_result(),
-    Key::new(
-        "transport.session_bytes",
-        Kind::Int { min: MIB, max: 16 * GIB },
-        Absent::Default("67108864"),
-        "bytes",
-        "What one worker may make a server hold beside the shards' own state: three eighths of it has arrived and is not read, two are \
-         pushes that are put together or wait for their shard, three are values on their way. What is beyond that waits at the worker, \
-         and its time is counted as busy. Room for two shards there always is.",
-    )
-    .beside_the_result(),
-    Key::new(
-        "transport.socket_buffer_bytes",
-        Kind::Int { min: 64 * KIB, max: GIB },
-        Absent::Default("4194304"),
-        "bytes",
-        "Buffers asked of the system for the UDP socket. Too small drops bursts; the system may grant less \
-         (net.core.rmem_max on Linux).",
-    )
-    .beside_the_result(),
 ];

@@ -126,6 +126,9 @@ fn unlike_any_default() -> Layer {
             ("simulation.server_mtbf_s", "51.5"),
             ("simulation.down_s", "52.5"),
             ("simulation.incidents", "[\"worker 1 crash at 30 for 10\"]"),
+            ("transport.bandwidth_mbit", "53.5"),
+            ("transport.round_trip_ms", "54.5"),
+            ("transport.congestion", "\"newreno\""),
             ("transport.datagram_bytes", "1452"),
             ("transport.initial_window_bytes", "100001"),
             ("transport.stripe_bytes", "100002"),
@@ -230,6 +233,7 @@ fn every_key_reaches_its_field() {
             down_s: 52.5,
         },
         transport: Transport {
+            congestion: Congestion::NewReno,
             datagram_bytes: Some(1452),
             initial_window_bytes: 100_001,
             stripe_bytes: 100_002,
