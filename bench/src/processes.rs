@@ -42,8 +42,16 @@ impl Processes {
 
     /// This program, to be started once more.
     pub(crate) fn this_program() -> Result<Command, BenchError> {
+        Self::this_program_via(&[])
+    }
+
+    /// The same, with words before it that say where, such as `ip netns exec NAME`.
+    pub(crate) fn this_program_via(before: &[String]) -> Result<Command, BenchError> {
         let program = std::env::current_exe().map_err(BenchError::system("the path of this program"))?;
-        Ok(Command::new(program))
+        let [first, rest @ ..] = before else { return Ok(Command::new(program)) };
+        let mut command = Command::new(first);
+        command.args(rest).arg(program);
+        Ok(command)
     }
 
     /// How many were started.
@@ -101,7 +109,12 @@ impl Processes {
 
     /// Processor seconds, user and system, that all processes have used so far; none where /proc does not tell.
     pub(crate) fn processor_seconds(&self) -> Option<f64> {
-        self.processes.iter().map(|process| processor_seconds(process.child.id())).sum()
+        self.processor_seconds_of(0..self.len())
+    }
+
+    /// The same of these.
+    pub(crate) fn processor_seconds_of(&self, places: Range<usize>) -> Option<f64> {
+        self.processes[places].iter().map(|process| processor_seconds(process.child.id())).sum()
     }
 
     /// Memory of the largest of these at its peak; none where /proc does not tell.

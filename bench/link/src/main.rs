@@ -47,7 +47,7 @@ mod command {
         Duration::try_from_secs_f64(number / 1e3).unwrap_or(Duration::ZERO)
     }
 
-    pub fn run() -> ExitCode {
+    pub(super) fn run() -> ExitCode {
         let cli = Cli::parse();
         let queue = cli.queue_ms.unwrap_or(2.0 * cli.delay_ms).max(5.0);
         let weather = Weather {

@@ -1,5 +1,6 @@
 //! One combination of size and counts, and the configuration that it stands for.
 
+use clap::ValueEnum;
 use slackline_core::config::{Config, Layer, Resolved, SET_LAYER, Value};
 use slackline_core::ids::ServerId;
 use slackline_core::optimizer::Rule;
@@ -24,8 +25,34 @@ pub struct Cell {
     pub servers: u32,
     /// Rounds that are measured, after two that are not.
     pub rounds: u32,
+    /// What a round is.
+    pub way: Way,
     /// Keys of the configuration over those of the cell, as `KEY=VALUE` with a TOML literal.
     pub sets: Vec<String>,
+}
+
+/// What a worker does in a round, with whole models.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Way {
+    /// A push and a pull.
+    #[default]
+    Both,
+    /// A push.
+    Push,
+    /// A pull.
+    Pull,
+}
+
+impl Way {
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Both => "both",
+            Self::Push => "push",
+            Self::Pull => "pull",
+        }
+    }
 }
 
 impl Cell {
@@ -112,7 +139,7 @@ mod tests {
     #[test]
     fn a_cell_has_the_size_it_names() {
         for mib in [1, 4, 40, 400, 4000] {
-            let cell = Cell { mib, workers: 2, servers: 2, rounds: 1, sets: Vec::new() };
+            let cell = Cell { mib, workers: 2, servers: 2, rounds: 1, way: Way::Both, sets: Vec::new() };
             let (wanted, is) = (mib << 18, cell.resolve().unwrap().config.layout().len());
             assert!(is <= wanted && wanted - is <= wanted / 400, "{mib} MiB: {is} values");
         }
@@ -121,7 +148,8 @@ mod tests {
     #[test]
     fn momentum_doubles_the_state_and_every_worker_adds_its_part() {
         let cell = |workers, set: &str| {
-            Cell { mib: 10, workers, servers: 2, rounds: 1, sets: vec![set.to_owned()] }.allowed().unwrap()
+            Cell { mib: 10, workers, servers: 2, rounds: 1, way: Way::Both, sets: vec![set.to_owned()] }
+                .allowed().unwrap()
         };
         let (plain, momentum) = (cell(1, "optimizer.kind=\"sgd\""), cell(3, "optimizer.kind=\"momentum\""));
         assert_eq!(momentum.state, 2 * plain.state);
@@ -132,7 +160,7 @@ mod tests {
     #[test]
     fn what_is_set_wins_over_the_cell() {
         let sets = vec!["transport.streams=7".to_owned(), "consistency.policy=bsp".to_owned()];
-        let cell = Cell { mib: 1, workers: 1, servers: 1, rounds: 1, sets };
+        let cell = Cell { mib: 1, workers: 1, servers: 1, rounds: 1, way: Way::Both, sets };
         assert_eq!(cell.resolve().unwrap().config.transport.streams, 7);
         let wrong = Cell { sets: vec!["transport.streams".to_owned()], ..cell };
         assert!(matches!(wrong.resolve(), Err(BenchError::Config(_))));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Allowed, Cell};
+use super::{Allowed, Cell, Way};
 use crate::spread::Spread;
 
 /// One repetition.
@@ -37,10 +37,11 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Bytes of values that one repetition carries: pushed and pulled, by all workers.
+    /// Bytes of values that one repetition carries: pushed, pulled or both, by all workers.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        2 * 4 * self.values * u64::from(self.cell.workers) * u64::from(self.cell.rounds)
+        let ways = if self.cell.way == Way::Both { 2 } else { 1 };
+        ways * 4 * self.values * u64::from(self.cell.workers) * u64::from(self.cell.rounds)
     }
 
     /// Megabytes (10^6) a second, pushed and pulled by all workers together, over repetitions.
@@ -113,10 +114,10 @@ fn mebibytes(bytes: u64) -> f64 {
 #[must_use]
 pub fn json(all: &[Figures]) -> Value {
     let cell = |figures: &Figures| {
-        let Cell { mib, workers, servers, rounds, sets } = &figures.cell;
+        let Cell { mib, workers, servers, rounds, way, sets } = &figures.cell;
         let walls: Vec<f64> = figures.repeats.iter().map(|repeat| repeat.wall.as_secs_f64()).collect();
         json!({
-            "mib": mib, "workers": workers, "servers": servers, "rounds": rounds, "set": sets,
+            "mib": mib, "workers": workers, "servers": servers, "rounds": rounds, "way": way.name(), "set": sets,
             "values": figures.values, "bytes": figures.bytes(), "wall_s": walls,
             "megabytes_per_s": Spread::json(figures.megabytes_per_second()),
             "busy_ms": figures.repeats.iter().map(|repeat| repeat.busy_us / 1000).collect::<Vec<_>>(),
@@ -137,7 +138,7 @@ mod tests {
 
     #[test]
     fn both_directions_and_all_workers_count() {
-        let cell = Cell { mib: 1, workers: 2, servers: 1, rounds: 5, sets: Vec::new() };
+        let cell = Cell { mib: 1, workers: 2, servers: 1, rounds: 5, way: Way::Both, sets: Vec::new() };
         let repeat = Repeat {
             wall: Duration::from_secs(2),
             rounds_us: vec![1000],
@@ -149,6 +150,8 @@ mod tests {
         let mut figures = Figures { cell, values: 1_000_000, allowed, repeats: vec![repeat.clone()] };
         assert_eq!(figures.bytes(), 80_000_000);
         assert_eq!(figures.megabytes_per_second().unwrap().median, 40.0);
+        figures.cell.way = Way::Pull;
+        assert_eq!(figures.bytes(), 40_000_000);
         assert!(figures.server_peak_mib().is_none() && figures.is_within_limit().is_none());
         for (peak, is_within) in [(5_000_000, true), (5_000_001, false)] {
             figures.repeats = vec![Repeat { server_peak_bytes: Some(peak), ..repeat.clone() }];

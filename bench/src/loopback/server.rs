@@ -1,7 +1,7 @@
 //! One server of a cell: the daemon, until standard input ends.
 
 use std::io::BufRead;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use nix::sys::signal::{Signal, kill};
@@ -16,9 +16,9 @@ use super::{BenchError, Cell, say};
 ///
 /// # Errors
 /// The configuration is refused, or the server failed.
-pub fn run(cell: &Cell, index: u32, keys: PathBuf, out: PathBuf) -> Result<(), BenchError> {
+pub fn run(cell: &Cell, index: u32, bind: IpAddr, keys: PathBuf, out: PathBuf) -> Result<(), BenchError> {
     let ready = Box::new(|address: SocketAddr| say(&format!("ready {address}")));
-    let bind = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let bind = SocketAddr::new(bind, 0);
     let (others, addresses) = Addresses::to_come();
     let options = ServerOptions {
         index: ServerId(index),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::children::Cluster;
-use super::{BenchError, Cell, place};
+use super::{BenchError, Cell, Where, place};
 
 /// What many pushes left in memory.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,7 +48,7 @@ impl Steady {
 pub fn steady(cell: &Cell, pushes: u64) -> Result<Steady, BenchError> {
     let each = cell.resolve()?.config.partition().shards().count() as u64 * u64::from(cell.workers);
     let rounds = u32::try_from(pushes.div_ceil(each.max(1)).max(10)).unwrap_or(u32::MAX);
-    let (_folder, placed) = place()?;
+    let (_folder, placed) = place(&Where::default())?;
     let mut cluster = Cluster::start(cell, &placed)?;
     let began = Instant::now();
     cluster.run_rounds(rounds / 10)?;

@@ -1,7 +1,8 @@
 //! One worker of a cell: it joins, brings the initial values, and then pushes and pulls without computing.
 //!
 //! It says `warm` when it has done its first rounds. For every `go N` on standard input it does N rounds, and says `done` with the
-//! microseconds that its pushes waited for servers and those that each round took. It ends when standard input does.
+//! microseconds that its pushes waited for servers, the bytes that its own code copied, and the microseconds of each round. It ends when standard
+//! input does.
 //!
 //! Where checkpoints are made, it also tells the coordinator of every round, between the rounds, since their marks follow what is done.
 
@@ -23,10 +24,12 @@ use slackline_net::{
 };
 use tokio::sync::mpsc;
 
-use super::{BenchError, Cell, RATE, say};
+use super::{BenchError, Cell, RATE, Way, say};
 use arrivals::Arrival;
 
 mod arrivals;
+pub mod held;
+pub mod idle;
 
 /// Rounds before those that count: the windows grow and the buffers are made in them.
 const WARM_ROUNDS: u32 = 2;
@@ -51,10 +54,11 @@ const BATCHES: u64 = 1 << 40;
 /// # Errors
 /// A server did not do as it should, or the network failed.
 pub fn run(cell: &Cell, addresses: Vec<String>, keys: PathBuf) -> Result<(), BenchError> {
-    let resolved = cell.resolve()?;
+    let (resolved, way) = (cell.resolve()?, cell.way);
     let net = NetworkThread::start("worker").map_err(BenchError::system("no network thread"))?;
     let warming = async move {
         let mut worker = Worker::begin(&resolved, &addresses, &keys).await?;
+        worker.way = way;
         for _ in 0..WARM_ROUNDS {
             worker.round().await?;
             worker.tell().await?;
@@ -70,6 +74,7 @@ pub fn run(cell: &Cell, addresses: Vec<String>, keys: PathBuf) -> Result<(), Ben
         let rounds = rounds.ok_or_else(|| BenchError::Protocol(format!("\"{line}\" says nothing to do")))?;
         let counting = async move {
             worker.busy_us = 0;
+            let copied = transfer::copied_bytes();
             let mut took = Vec::new();
             for _ in 0..rounds {
                 let began = Instant::now();
@@ -77,11 +82,11 @@ pub fn run(cell: &Cell, addresses: Vec<String>, keys: PathBuf) -> Result<(), Ben
                 took.push(began.elapsed().as_micros().to_string());
                 worker.tell().await?;
             }
-            Ok::<(Worker, Vec<String>), BenchError>((worker, took))
+            Ok::<_, BenchError>((worker, transfer::copied_bytes() - copied, took))
         };
-        let took;
-        (worker, took) = net.block_on(counting)??;
-        say(&format!("done {} {}", worker.busy_us, took.join(" ")));
+        let (copied, took);
+        (worker, copied, took) = net.block_on(counting)??;
+        say(&format!("done {} {copied} {}", worker.busy_us, took.join(" ")));
     }
     worker.check()
 }
@@ -114,8 +119,12 @@ struct Worker {
     values: Destination,
     /// Rounds completed.
     clock: Clock,
+    /// Pulls so far, of all shards together.
+    pulls: u64,
     /// The batch that this round stands for.
     batch: BatchIndex,
+    /// What a round is.
+    way: Way,
     /// Whether the coordinator is told of every round.
     tells: bool,
     /// Microseconds that pushes waited for servers since that was said last.
@@ -124,6 +133,13 @@ struct Worker {
 
 impl Worker {
     async fn begin(resolved: &Resolved, addresses: &[String], keys: &Path) -> Result<Self, BenchError> {
+        let mut worker = Self::enter_all(resolved, addresses, keys).await?;
+        worker.await_others().await?;
+        Ok(worker)
+    }
+
+    /// Becomes a member of all servers.
+    async fn enter_all(resolved: &Resolved, addresses: &[String], keys: &Path) -> Result<Self, BenchError> {
         let config = &resolved.config;
         let network = Settings::new(&config.transport, Duration::from_secs_f64(config.cluster.lease_s));
         let connector = Connector::new(&Identity::load(keys, Role::Worker)?, &network)?;
@@ -148,14 +164,15 @@ impl Worker {
             gradient: SharedValues::from(vec![1.0; flat.len as usize]),
             values,
             clock: Clock(0),
+            pulls: 0,
             batch: BatchIndex(0),
+            way: Way::Both,
             tells: config.checkpoint.every.is_some(),
             busy_us: 0,
         };
         for (server, address) in addresses.iter().enumerate() {
             worker.enter(resolved, &connector, server, address, &told).await?;
         }
-        worker.await_others().await?;
         Ok(worker)
     }
 
@@ -241,25 +258,38 @@ impl Worker {
     /// they have values.
     async fn await_others(&mut self) -> Result<(), BenchError> {
         self.ask(Vec::new()).await?;
-        for index in 0..self.shards.len() {
-            self.shards[index].awaits = (true, false);
-            self.pull(index).await?;
+        self.pull_all().await?;
+        self.settle().await
+    }
+
+    /// Pushes and pulls every shard, or does one of the two. The pull goes out behind the push, and the server holds it until the push is
+    /// applied.
+    async fn round(&mut self) -> Result<(), BenchError> {
+        if self.way != Way::Pull {
+            self.push_all();
+        }
+        if self.way != Way::Push {
+            self.pull_all().await?;
         }
         self.settle().await
     }
 
-    /// Pushes and pulls every shard. The pull goes out behind the push, and the server holds it until the push is applied.
-    async fn round(&mut self) -> Result<(), BenchError> {
+    fn push_all(&mut self) {
         for shard in &self.shards {
             let part = self.gradient.slice(shard.keys.as_indices());
             self.transfer(shard, TransferKind::Push, part);
         }
         self.clock = self.clock.next();
+        self.shards.iter_mut().for_each(|shard| shard.awaits.1 = true);
+    }
+
+    async fn pull_all(&mut self) -> Result<(), BenchError> {
+        self.pulls += 1;
         for index in 0..self.shards.len() {
-            self.shards[index].awaits = (true, true);
+            self.shards[index].awaits.0 = true;
             self.pull(index).await?;
         }
-        self.settle().await
+        Ok(())
     }
 
     /// Tells the coordinator of the round that is done, where it has need of that.
@@ -308,7 +338,7 @@ impl Worker {
     async fn pull(&mut self, index: usize) -> Result<(), BenchError> {
         let Shard { id, server, .. } = self.shards[index];
         let kind = PullKind::Gated { clock: self.clock, after: Sequence(self.clock.0), ahead: 0 };
-        let pull = Pull { shard: id, request: self.clock.0, kind };
+        let pull = Pull { shard: id, request: self.pulls, kind };
         self.send(server, &ToServer::Pull(pull)).await
     }
 
@@ -322,7 +352,7 @@ impl Worker {
                     }
                 }
                 Arrival::Message(ToPeer::Pushed(pushed)) => {
-                    if !matches!(pushed.outcome, PushOutcome::Applied { .. }) {
+                    if !matches!(pushed.outcome, PushOutcome::Applied { .. } | PushOutcome::Gathered { .. }) {
                         return Err(BenchError::Protocol(format!("a push was not applied: {pushed:?}")));
                     }
                     self.busy_us += pushed.busy_us;
