@@ -79,3 +79,48 @@ fn checkpoints_are_made_beside_the_rounds_where_they_are_asked_for() {
     assert!(round["median"].as_f64().unwrap() <= round["p99"].as_f64().unwrap(), "{round}");
     assert!(at.path().read_dir().unwrap().count() > 0, "no checkpoint was made");
 }
+
+#[test]
+fn bytes_go_one_way_bare_and_as_pushes_and_pulls() {
+    let cell = ["--raw", "--mib", "1", "--rounds", "3", "--repeats", "1", "--tcp-mib", "1"];
+    let (rows, is_well, said) = loopback(&cell);
+    assert!(is_well, "{said}");
+    let names: Vec<&str> = rows.as_array().unwrap().iter().map(|row| row["way"].as_str().unwrap()).collect();
+    let wanted =
+        ["bare QUIC, one stream", "bare QUIC, four streams", "pushes", "pulls", "plain TCP, one stream"];
+    assert_eq!(names, wanted);
+    for row in rows.as_array().unwrap() {
+        assert!(row["gigabits_per_s"]["median"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    // Within one machine a datagram is as large as the loopback takes.
+    assert!(rows[0]["datagram_bytes"].as_u64().unwrap() > 60_000, "{}", rows[0]);
+}
+
+#[test]
+fn a_held_pull_and_idle_workers_are_measured() {
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_loopback")).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let held = run(&["--held", "20", "--repeats", "1"]);
+    assert!(held.contains("a held pull after the push that releases it"), "{held}");
+    let idle: serde_json::Value = serde_json::from_str(&run(&["--idle", "8", "--watch-s", "1"])).unwrap();
+    assert_eq!(idle["idle_workers"], 8);
+    assert!(idle["kib_each"].as_f64().unwrap() < 1024.0, "{idle}");
+}
+
+#[test]
+fn a_round_can_be_one_way() {
+    for (way, bytes) in [("push", 1), ("pull", 1), ("both", 2)] {
+        let cell = ["--mib", "1", "--workers", "1", "--servers", "1", "--rounds", "3", "--repeats", "1"];
+        let (cells, is_well, said) = loopback(&[&cell[..], &["--one-way", way]].concat());
+        assert!(is_well, "{said}");
+        let cell = &cells[0];
+        assert_eq!(
+            cell["bytes"].as_u64().unwrap(),
+            bytes * 3 * 4 * cell["values"].as_u64().unwrap(),
+            "{way}"
+        );
+    }
+}

@@ -16,6 +16,15 @@ pub struct Weather {
     pub loss: f64,
     /// The longest time that a packet waits for those before it; one that would wait longer is dropped.
     pub queue: Duration,
+    /// Bytes of the largest packet that passes; a larger one vanishes, and nobody is told (a black hole). None where all pass.
+    pub largest: Option<usize>,
+}
+
+impl Default for Weather {
+    /// A link on which nothing befalls a packet.
+    fn default() -> Self {
+        Self { rate: None, delay: Duration::ZERO, loss: 0.0, queue: Duration::MAX, largest: None }
+    }
 }
 
 /// What becomes of a packet.
@@ -50,7 +59,7 @@ impl Line {
 
     /// What becomes of a packet of `bytes` that comes at `now`. To be asked in the order of their coming.
     pub fn pass(&mut self, now: Duration, bytes: usize) -> Fate {
-        let Weather { rate, delay, loss, queue } = self.weather;
+        let Weather { rate, delay, loss, queue, largest } = self.weather;
         // Drawn for each packet, so that the losses of a run do not depend on how its queue went.
         let is_lost = loss > 0.0 && self.chance.random_bool(loss.min(1.0));
         let begins = self.free.max(now);
@@ -59,7 +68,7 @@ impl Line {
         }
         let takes = rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(bytes as f64 / rate.max(1.0)));
         self.free = begins + takes;
-        if is_lost {
+        if is_lost || largest.is_some_and(|largest| bytes > largest) {
             return Fate::Lost;
         }
         self.last = self.last.max(self.free + delay);
@@ -74,7 +83,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn line(rate: Option<f64>, delay: Duration, loss: f64, queue: Duration) -> Line {
-        Line::new(Weather { rate, delay, loss, queue }, 7)
+        Line::new(Weather { rate, delay, loss, queue, largest: None }, 7)
     }
 
     #[test]
@@ -109,9 +118,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_too_large_vanishes() {
+        let mut line = Line::new(Weather { largest: Some(1500), ..Weather::default() }, 7);
+        assert_eq!(line.pass(MS, 1501), Fate::Lost);
+        assert_eq!(line.pass(MS, 1500), Fate::Arrives(MS));
+    }
+
+    #[test]
     fn the_same_seed_loses_the_same_packets_and_a_share_of_them() {
         let lost = |seed| {
-            let weather = Weather { rate: None, delay: MS, loss: 0.1, queue: Duration::MAX };
+            let weather = Weather { delay: MS, loss: 0.1, ..Weather::default() };
             let mut line = Line::new(weather, seed);
             (0..20_000).filter(|_| line.pass(Duration::ZERO, 100) == Fate::Lost).collect::<Vec<u32>>()
         };

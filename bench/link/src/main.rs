@@ -35,6 +35,9 @@ mod command {
         /// Bytes of the largest packet.
         #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(1280..))]
         mtu: u16,
+        /// Bytes of the largest packet that passes between the ends, if that is less; larger ones vanish, and nobody is told.
+        #[arg(long)]
+        path_mtu: Option<u16>,
         /// What is lost follows from it.
         #[arg(long, default_value_t = 1)]
         seed: u64,
@@ -55,6 +58,7 @@ mod command {
             delay: milliseconds(cli.delay_ms),
             loss: cli.loss.clamp(0.0, 1.0),
             queue: milliseconds(queue),
+            largest: cli.path_mtu.map(usize::from),
         };
         let (ends, devices) = match Ends::make(cli.ends, cli.mtu) {
             Ok(made) => made,

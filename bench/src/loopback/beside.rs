@@ -108,12 +108,12 @@ fn one_way(cell: &Cell, placed: &Placed, bytes: u64) -> Result<(Carried, f64), B
     // The worker sends what is pushed and receives what is pulled.
     let processor_seconds =
         if cell.way == Way::Pull { used.map(|(worker, server)| (server, worker)) } else { used };
-    Ok((Carried { wall, processor_seconds }, done.copied_bytes as f64 / bytes as f64))
+    Ok((Carried { wall, processor_seconds, datagram_bytes: None }, done.copied_bytes as f64 / bytes as f64))
 }
 
 /// The ways as a table for people; ratios to bare QUIC over one stream, repetition by repetition.
 #[must_use]
-pub(super) fn table(rows: &[Row]) -> String {
+pub fn table(rows: &[Row]) -> String {
     let mut text = String::from(
         "way                          Gbit/s                    of bare QUIC          processor s/GiB: sender, receiver          copied a byte\n",
     );
@@ -133,10 +133,11 @@ pub(super) fn table(rows: &[Row]) -> String {
 
 /// The ways as JSON.
 #[must_use]
-pub(super) fn json(rows: &[Row]) -> Value {
+pub fn json(rows: &[Row]) -> Value {
     let row = |row: &Row| {
         json!({
             "way": row.name, "bytes": row.bytes,
+            "datagram_bytes": row.carried.iter().filter_map(|one| one.datagram_bytes).max(),
             "gigabits_per_s": Spread::json(Spread::of(row.gigabits())),
             "of_bare_quic": Spread::json(row.share_of(&rows[0])),
             "sender_processor_s_per_gib": Spread::json(row.processor(|both| both.0)),

@@ -44,6 +44,8 @@ pub struct Carried {
     pub wall: Duration,
     /// Processor seconds of the side that sends, and of the one that receives; none where the system does not tell.
     pub processor_seconds: Option<(f64, f64)>,
+    /// Payload of the datagrams that the path was used with in the end, in bytes; none where it was not asked.
+    pub datagram_bytes: Option<u16>,
 }
 
 impl Pair {
@@ -72,12 +74,14 @@ impl Pair {
         let before = used(&self.processes);
         self.processes.tell(1..2, &format!("go {streams} {bytes}"))?;
         let said = self.processes.each_says(1..2, "done")?.remove(0);
-        let wall = said.parse().map(Duration::from_micros);
-        let wall = wall.map_err(|_| BenchError::Protocol(format!("\"{said}\" is no time")))?;
+        let mut words = said.split(' ');
+        let wall = words.next().and_then(|word| word.parse().ok()).map(Duration::from_micros);
+        let wall = wall.ok_or_else(|| BenchError::Protocol(format!("\"{said}\" is no time")))?;
+        let datagram_bytes = words.next().and_then(|word| word.parse().ok());
         let after = used(&self.processes);
         let processor_seconds =
             before.zip(after).map(|(before, after)| (after.0 - before.0, after.1 - before.1));
-        Ok(Carried { wall, processor_seconds })
+        Ok(Carried { wall, processor_seconds, datagram_bytes })
     }
 
     pub(super) fn end(self) -> Result<(), BenchError> {
@@ -142,7 +146,8 @@ fn take_tcp(mut stream: TcpStream) {
     let _ = stream.write_all(&[1]);
 }
 
-/// The sending side. Says `warm` when it is connected; for every `go STREAMS BYTES` on standard input it sends, and says `done MICROSECONDS`.
+/// The sending side. Says `warm` when it is connected; for every `go STREAMS BYTES` on standard input it sends, and says
+/// `done MICROSECONDS` and, over QUIC, the payload of the path's datagrams.
 ///
 /// # Errors
 /// The server cannot be reached, or the network failed.
@@ -176,7 +181,11 @@ pub fn send(carrier: Carrier, cell: &Cell, address: String, keys: PathBuf) -> Re
             Some((connection, _)) => send_quic(&net, connection, streams as u32, bytes)?,
             None => send_tcp(&address, streams, bytes)?,
         }
-        say(&format!("done {}", began.elapsed().as_micros()));
+        let took = began.elapsed().as_micros();
+        match &connection {
+            Some((connection, _)) => say(&format!("done {took} {}", connection.datagram_bytes())),
+            None => say(&format!("done {took}")),
+        }
     }
     Ok(())
 }
