@@ -118,6 +118,7 @@ async fn the_time_that_a_push_lay_there_is_told_with_its_answer() {
         pulled: Version(0),
         batch: BatchIndex(0),
         samples: 1,
+        reply: 0,
         gradient: None,
     });
     let arrived = Instant::now().checked_sub(Duration::from_millis(5)).unwrap();
