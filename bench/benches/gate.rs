@@ -115,6 +115,7 @@ impl Rounds {
                 pulled: Version(0),
                 batch: BatchIndex(self.clock * u64::from(self.workers) + u64::from(worker)),
                 samples: 1,
+                reply: 0,
                 gradient: Some(gradient.into()),
             }));
             self.event(ShardEvent::Pull {

@@ -307,6 +307,7 @@ impl Session {
                     pulled: header.version,
                     batch: header.batch,
                     samples: header.samples,
+                    reply: header.reply,
                     gradient: Some(Payload::new(header.encoding, header.keys.len as usize, values).map_err(
                         |error| format!("a push of {} for {}: {error}", header.worker, header.shard),
                     )?),

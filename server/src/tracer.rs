@@ -25,7 +25,7 @@ use slackline_server_core::{Shard, ShardEffect, ShardEvent};
 
 use crate::files::FileError;
 use crate::parts::heading;
-use facts::{PullFacts, PushFacts, verdict_of};
+use facts::{PullFacts, PushFacts, is_refused, verdict_of};
 
 /// Bytes that are written at once.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -212,13 +212,16 @@ impl Tracer {
         if self.ended {
             return;
         }
-        let mut push = None;
+        let (mut push, mut brought) = (None, None);
         match arrival.event {
             Event::Member(what, worker, incarnation, clock) => {
                 self.member(now, what, worker, incarnation, clock)
             }
             Event::Start => self.put(Record::new(0, now, What::Start)),
-            Event::Push(facts) => push = self.push(now, facts, arrival.minimum, effects),
+            Event::Push(facts) => {
+                brought = self.brought(&facts, effects);
+                push = self.push(now, facts, arrival.minimum, effects);
+            }
             Event::Whole(worker, incarnation, sequence) => {
                 self.whole(now, (worker, incarnation), sequence, arrival.minimum, effects);
             }
@@ -232,6 +235,10 @@ impl Tracer {
                 }
                 ShardEffect::Serve { session, reader, request, served, .. } => {
                     self.means_up_to(now, served.version);
+                    let is_its = |pull: &mut PullFacts| (pull.session, pull.request) == (*session, *request);
+                    if let Some(pull) = brought.take_if(is_its) {
+                        self.pull(now, &pull, Some(served.minimum), effects);
+                    }
                     self.serve(now, *session, *reader, *request, *served);
                 }
                 ShardEffect::HasValues => self.put(Record::new(0, now, What::Values)),
@@ -239,6 +246,9 @@ impl Tracer {
             }
         }
         self.means_up_to(now, shard.version());
+        if let Some(pull) = brought {
+            self.pull(now, &pull, shard.table().minimum(), effects);
+        }
         if now.since(self.written_at) >= WRITE_EVERY {
             self.write(now);
         }
@@ -251,6 +261,16 @@ impl Tracer {
             _ => {}
         }
         self.put(Record { worker: Some(worker), incarnation, clock, ..Record::new(0, now, what) });
+    }
+
+    /// The pull that a push brings with it, where the shard takes that: the push is new, and no later pull of its worker is here.
+    fn brought(&self, facts: &PushFacts, effects: &[&ShardEffect]) -> Option<PullFacts> {
+        let pull = facts.pull()?;
+        let is_new = !facts.is_repeated(effects) && !self.pending.iter().any(|kept| kept.is_same(facts));
+        let (worker, incarnation) = pull.reader?;
+        let member = self.members.get(&worker).filter(|member| member.incarnation == incarnation)?;
+        let is_last = member.pull.is_none_or(|last| last.request <= pull.request);
+        (is_new && is_last).then_some(pull)
     }
 
     /// Returns the push when an answer to it is to come among the effects and it was not kept before that.
@@ -335,8 +355,7 @@ impl Tracer {
         push: &mut Option<PushFacts>,
         minimum: Option<Clock>,
     ) {
-        let turned_away =
-            matches!(pushed.outcome, PushOutcome::Fenced | PushOutcome::OutOfWindow | PushOutcome::WrongKeys);
+        let turned_away = is_refused(pushed.outcome);
         let asks = |facts: &PushFacts| facts.is_asked_by(session, pushed);
         let kept = match turned_away || pushed.duplicate || push.as_ref().is_some_and(asks) {
             true => None,

@@ -99,6 +99,7 @@ impl Ledger {
             pulled: Version(0),
             batch: BatchIndex(0),
             samples: 1,
+            reply: 0,
             gradient: Some(gradient.into()),
         })
     }

@@ -63,7 +63,7 @@ fn messages() -> Vec<(ToServer, &'static [Role])> {
             ToServer::Pull(Pull { shard, request: 1, kind: PullKind::Snapshot }),
             &[Role::Worker, Role::Observer, Role::Admin],
         ),
-        (ToServer::PushNothing { shard, sequence: Sequence(1), clock }, WORKER),
+        (ToServer::PushNothing { shard, sequence: Sequence(1), clock, reply: 0 }, WORKER),
         (ToServer::Evaluated(Evaluated { at_samples: 0, loss: 0.0, accuracy: 1.0, report: None }), WORKER),
         (ToServer::Leave(Leave { outcome: Outcome::Done, report: None }), WORKER),
         (ToServer::Ready(Ready { generation: Generation(0), clock, units: 0, measured: None }), WORKER),

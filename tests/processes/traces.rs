@@ -50,6 +50,39 @@ fn tamper(path: &Path, change: impl Fn(&mut Record) -> bool) {
 }
 
 #[test]
+fn the_bound_holds_with_values_that_are_pulled_ahead() {
+    let stage = Stage::new();
+    let mut over = vec![
+        ("workers", "3"),
+        ("consistency.staleness", "1"),
+        ("consistency.prefetch", "1"),
+        ("train.epochs", "6"),
+    ];
+    over.extend(STRAGGLERS);
+    run(&stage, &over, &[]);
+    let checked = check(&stage, "out");
+    assert_eq!(checked.code, 0, "{}", checked.output);
+    assert!(checked.output.ends_with("bound held (ssp(1))\n"), "{}", checked.output);
+    let ahead = |record: &Record| matches!(record.what, What::Pull { ahead: 1, .. });
+    let path = trace(&stage, 0, 0);
+    let bytes = std::fs::read(&path).unwrap();
+    let records = bytes[HEADER_BYTES..].as_chunks::<RECORD_BYTES>().0.iter();
+    let count = records.filter(|bytes| ahead(&Record::decode(bytes).unwrap())).count();
+    assert!(count > 20, "{count} pulls were ahead");
+    let summary: Value = serde_json::from_str(&stage.read("out/summary.json")).unwrap();
+    assert_eq!(summary["policy"], "prefetch(1) + ssp(1)");
+    assert_eq!(summary["staleness"]["version"]["bound"], 7);
+    // Whoever pulls ahead where the run does not says that it misses its own push.
+    let mut bytes = bytes;
+    let mut header = Header::decode(bytes[..HEADER_BYTES].try_into().unwrap()).unwrap();
+    header.prefetch = 0;
+    bytes[..HEADER_BYTES].copy_from_slice(&header.encode());
+    std::fs::write(&path, bytes).unwrap();
+    let checked = check(&stage, "out");
+    assert!(checked.code == 1 && checked.output.contains("read-my-writes"), "{}", checked.output);
+}
+
+#[test]
 fn the_bound_holds_with_stragglers_and_a_killed_worker() {
     let stage = Stage::new();
     let mut over = vec![

@@ -74,6 +74,7 @@ pub fn sample() -> Vec<u8> {
         pulled: Version(0),
         batch: BatchIndex(0),
         samples: 1,
+        reply: 0,
         gradient: Some(values.to_vec().into()),
     };
     let enter = ShardEvent::Enter { worker, incarnation, clock, standing, batch_count: 9, answered };

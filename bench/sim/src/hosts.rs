@@ -289,6 +289,7 @@ impl World {
             pulled: header.version,
             batch: header.batch,
             samples: header.samples,
+            reply: header.reply,
             gradient: Some(gradient),
         };
         self.put_before(At::new(server, header.shard), ShardEvent::Push(push));

@@ -78,6 +78,7 @@ fn iterations(shard: &mut Shard, tracer: &mut Option<Tracer>, from: u64) -> Dura
             pulled: Version(clock),
             batch: BatchIndex(clock),
             samples: 32,
+            reply: 0,
             gradient: Some(vec![1.0].into()),
         };
         event(clock * 300_000 + 150_000, ShardEvent::Push(push));

@@ -267,7 +267,7 @@ impl World {
     fn push(&mut self, index: usize, gradient: Option<Vec<f32>>) {
         let worker = &mut self.workers[index];
         worker.sequence += 1;
-        let push = Push {
+        let mut push = Push {
             session: worker.session,
             worker: worker.id,
             incarnation: worker.incarnation,
@@ -276,14 +276,24 @@ impl World {
             pulled: worker.pulled,
             batch: BatchIndex(worker.clock * 64 + u64::from(worker.id.0)),
             samples: 32,
+            reply: 0,
             gradient: gradient.map(Into::into),
         };
         worker.clock += 1;
         worker.doing = Doing::Pushing;
         worker.last = Some(push.clone());
-        // The next pull may overtake the push, once the worker knows where it stands.
-        if worker.next.is_none() && push.sequence.0 > worker.entered_after + 1 && self.draw(3) == 0 {
-            self.pull(index, false);
+        // The next pull may overtake the push, or go with it, once the worker knows where it stands.
+        if worker.next.is_none() && push.sequence.0 > worker.entered_after + 1 {
+            match self.draw(3) {
+                0 => self.pull(index, false),
+                1 => {
+                    self.requests += 1;
+                    push.reply = self.requests;
+                    self.workers[index].doing = Doing::Pulling;
+                    self.workers[index].last = Some(push.clone());
+                }
+                _ => {}
+            }
         }
         self.event(ShardEvent::Push(push));
     }

@@ -96,7 +96,7 @@ fn to_server() -> Vec<ToServer> {
             request: 2,
             kind: PullKind::Gated { clock, after: Sequence(3), ahead: 0 },
         }),
-        ToServer::PushNothing { shard, sequence: Sequence(2), clock },
+        ToServer::PushNothing { shard, sequence: Sequence(2), clock, reply: 3 },
         ToServer::Leave(Leave { outcome: Outcome::Failed(text.clone()), report: None }),
         ToServer::Ready(Ready { generation: Generation(1), clock, units: 2, measured: None }),
         ToServer::Trouble(Trouble { generation: Generation(1), worker: WorkerId(2), reason: text.clone() }),

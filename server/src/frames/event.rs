@@ -45,6 +45,7 @@ pub(crate) enum Event {
         pulled: Version,
         batch: BatchIndex,
         samples: u32,
+        reply: u64,
         /// How its gradient is written, as on the wire; none without one.
         encoding: Option<u8>,
     },
@@ -96,10 +97,22 @@ impl Event {
                 pulled,
                 batch,
                 samples,
+                reply,
                 ref gradient,
             }) => {
                 let encoding = gradient.as_ref().map(|gradient| gradient.encoding().to_wire());
-                Self::Push { session, worker, incarnation, sequence, clock, pulled, batch, samples, encoding }
+                Self::Push {
+                    session,
+                    worker,
+                    incarnation,
+                    sequence,
+                    clock,
+                    pulled,
+                    batch,
+                    samples,
+                    reply,
+                    encoding,
+                }
             }
             ShardEvent::Tick => Self::Tick,
             ShardEvent::Pull { session, reader, request, kind } => {
@@ -140,6 +153,7 @@ impl Event {
                 pulled,
                 batch,
                 samples,
+                reply,
                 encoding,
             } => {
                 let gradient = match (encoding, content) {
@@ -150,9 +164,18 @@ impl Event {
                     (None, _) => None,
                     (Some(_), Content::Bytes(_)) => return None,
                 };
-                let push =
-                    Push { session, worker, incarnation, sequence, clock, pulled, batch, samples, gradient };
-                ShardEvent::Push(push)
+                ShardEvent::Push(Push {
+                    session,
+                    worker,
+                    incarnation,
+                    sequence,
+                    clock,
+                    pulled,
+                    batch,
+                    samples,
+                    reply,
+                    gradient,
+                })
             }
             Self::Tick => ShardEvent::Tick,
             Self::Pull { session, reader, request, kind } => {

@@ -65,6 +65,7 @@ fn events() -> Vec<ShardEvent> {
             pulled,
             batch,
             samples: 32,
+            reply: 12,
             gradient,
         })
     };

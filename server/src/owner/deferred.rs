@@ -214,6 +214,7 @@ mod tests {
             pulled: Version(0),
             batch: BatchIndex(0),
             samples: 1,
+            reply: 0,
             gradient: None,
         })
     }

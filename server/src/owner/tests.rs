@@ -65,6 +65,7 @@ fn push(session: SessionId, sequence: u64, gradient: Option<Vec<f32>>) -> ShardE
         pulled: Version(0),
         batch: BatchIndex(0),
         samples: 1,
+        reply: 0,
         gradient: gradient.map(Payload::plain),
     })
 }

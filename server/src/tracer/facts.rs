@@ -4,6 +4,7 @@ use slackline_core::consistency::DropReason;
 use slackline_core::ids::{Clock, Incarnation, Moment, Sequence, SessionId, WorkerId};
 use slackline_core::trace::{Dropped, Reading, Record, Verdict, What};
 use slackline_core::wire::{PullKind, PushOutcome, Pushed};
+use slackline_server_core::ShardEffect;
 use slackline_server_core::shard::Push;
 
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +20,8 @@ pub(super) struct PushFacts {
     pub(super) session: SessionId,
     /// It waits for the pieces of the other shards.
     pub(super) is_staged: bool,
+    /// The number of the pull that it brings with it, or zero.
+    reply: u64,
     /// What a record says of it.
     pub(super) record: Record,
 }
@@ -35,7 +38,15 @@ impl PushFacts {
             samples: push.samples,
             ..Record::new(0, Moment(0), What::Push { empty: push.gradient.is_none() })
         };
-        Self { session: push.session, is_staged: false, record }
+        Self { session: push.session, is_staged: false, reply: push.reply, record }
+    }
+
+    /// The pull that it brings with it.
+    pub(super) fn pull(&self) -> Option<PullFacts> {
+        let Record { worker, incarnation, sequence, clock, .. } = self.record;
+        let reader = worker.map(|worker| (worker, incarnation));
+        let kind = PullKind::Gated { clock: clock.next(), after: sequence, ahead: 0 };
+        (self.reply > 0).then_some(PullFacts { session: self.session, reader, request: self.reply, kind })
     }
 
     pub(super) fn is_same(&self, other: &Self) -> bool {
@@ -44,6 +55,16 @@ impl PushFacts {
     }
 
     /// Whether an answer over `session` is for it.
+    /// Whether it was turned away or was no new one, by the effects that it led to.
+    pub(super) fn is_repeated(&self, effects: &[&ShardEffect]) -> bool {
+        effects.iter().any(|effect| match effect {
+            ShardEffect::Answer { session, pushed } if self.is_asked_by(*session, pushed) => {
+                pushed.duplicate || is_refused(pushed.outcome)
+            }
+            _ => false,
+        })
+    }
+
     pub(super) fn is_asked_by(&self, session: SessionId, pushed: &Pushed) -> bool {
         (self.session, self.record.sequence) == (session, pushed.sequence)
     }
@@ -81,6 +102,11 @@ impl PullFacts {
         let incarnation = incarnation.unwrap_or_default();
         Record { worker, incarnation, clock, sequence, ..Record::new(0, now, what) }
     }
+}
+
+/// Whether a push was turned away: it is as if it had not come.
+pub(super) const fn is_refused(outcome: PushOutcome) -> bool {
+    matches!(outcome, PushOutcome::Fenced | PushOutcome::OutOfWindow | PushOutcome::WrongKeys)
 }
 
 pub(super) fn verdict_of(outcome: PushOutcome) -> Verdict {

@@ -47,11 +47,13 @@ pub(crate) struct Counts {
     pub(crate) statuses: u64,
     /// Pulls for the iteration after the one that was computed.
     pub(crate) ahead: u64,
+    /// Pulls that a push brought with it.
+    pub(crate) brought: u64,
 }
 
 impl Counts {
     /// The counts with their names.
-    pub(crate) const fn named(&self) -> [(&'static str, u64); 32] {
+    pub(crate) const fn named(&self) -> [(&'static str, u64); 33] {
         [
             ("workers crashed", self.worker_crashes),
             ("workers frozen", self.worker_freezes),
@@ -85,6 +87,7 @@ impl Counts {
             ("snapshots for observers", self.looks),
             ("statuses for observers", self.statuses),
             ("pulls that were ahead of a push", self.ahead),
+            ("pulls that a push brought", self.brought),
         ]
     }
 
@@ -121,5 +124,6 @@ impl Counts {
         self.looks += other.looks;
         self.statuses += other.statuses;
         self.ahead += other.ahead;
+        self.brought += other.brought;
     }
 }

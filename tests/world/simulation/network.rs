@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use slackline_core::ids::{Moment, ServerId, SessionId};
-use slackline_core::wire::{PullKind, ToPeer, ToServer, TransferHeader, TransferKind};
+use slackline_core::wire::{Pull, PullKind, ToPeer, ToServer, TransferHeader, TransferKind};
 use slackline_worker_core::{Event, Obstacle};
 
 use super::agenda::Happening;
@@ -194,6 +194,7 @@ impl World {
 
     /// Puts something on its way to a server.
     pub(crate) fn send_inward(&mut self, connection: usize, what: Inward) {
+        let what = self.tampered_push(connection, what);
         let is_transfer = matches!(what, Inward::Transfer { .. });
         let mut when = self.now.after(self.delay(is_transfer));
         if let Inward::Transfer { header, values, origin: Some(origin) } = &what
@@ -297,6 +298,22 @@ impl World {
             self.processes[process].links.remove(&server);
         }
         self.worker_event(process, event)
+    }
+
+    /// Where pulls claim to be of clock 0, so does one that a push brings: it goes by a message then.
+    fn tampered_push(&mut self, connection: usize, what: Inward) -> Inward {
+        match what {
+            Inward::Transfer { mut header, values, origin }
+                if self.scenario.tamper == Some(Tamper::ServeEarly) && header.reply > 0 =>
+            {
+                let kind = PullKind::Gated { clock: header.clock.next(), after: header.sequence, ahead: 0 };
+                let pull = Pull { shard: header.shard, request: header.reply, kind };
+                self.send_inward(connection, Inward::Message(ToServer::Pull(pull)));
+                header.reply = 0;
+                Inward::Transfer { header, values, origin }
+            }
+            what => what,
+        }
     }
 
     fn tampered_message(&self, message: ToServer) -> ToServer {

@@ -288,6 +288,7 @@ impl World {
                 pulled: header.version,
                 batch: header.batch,
                 samples: header.samples,
+                reply: header.reply,
                 gradient: Some(values.into()),
             })
         } else {

@@ -181,6 +181,9 @@ impl World {
                 }
             }
             Effect::Send { server, message } => {
+                if let ToServer::PushNothing { sequence, clock, reply, .. } = &message {
+                    self.brings(process, *reply, *clock, *sequence);
+                }
                 if let ToServer::Pull(pull) = &message {
                     self.counts.ahead += u64::from(matches!(pull.kind, PullKind::Gated { ahead: 1.., .. }));
                     self.processes[process].asked.insert(pull.request, pull.kind);
@@ -249,6 +252,15 @@ impl World {
         Ok(())
     }
 
+    /// A push brings a pull with it.
+    fn brings(&mut self, process: usize, reply: u64, clock: Clock, sequence: Sequence) {
+        if reply > 0 {
+            self.counts.brought += 1;
+            let kind = PullKind::Gated { clock: clock.next(), after: sequence, ahead: 0 };
+            self.processes[process].asked.insert(reply, kind);
+        }
+    }
+
     fn transmit(&mut self, process: usize, server: ServerId, what: Inward) {
         if let Some(connection) = self.processes[process].links.get(&(server.0 as usize)).copied() {
             self.send_inward(connection, what);
@@ -262,6 +274,7 @@ impl World {
         let values = gradient.values[header.keys.as_indices()].to_vec();
         let computed_on = gradient.computed_on.get(&header.shard).copied().unwrap_or_default();
         let (worker, incarnation, sequence) = (header.worker, header.incarnation, header.sequence);
+        self.brings(process, header.reply, header.clock, sequence);
         let key = PushKey { process, worker, incarnation, sequence };
         self.sent.entry((key, header.shard)).or_insert_with(|| values.clone());
         self.transmit(process, server, Inward::Transfer { header, values, origin: Some(key) });

@@ -1,8 +1,8 @@
 //! One iteration: pull every shard, compute, hand over to the push.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use slackline_core::ids::{BatchIndex, Clock, Moment, Sequence, ShardId, Version};
+use slackline_core::ids::{BatchIndex, Clock, Moment, Sequence, ServerId, ShardId, Version};
 use slackline_core::wire::{Pull, PullKind, Served, ToServer, Work};
 
 use crate::effect::Effect;
@@ -12,6 +12,7 @@ use crate::event::Packed;
 use crate::ledger::Category;
 use crate::prefetch::Prefetch;
 use crate::push::Pushing;
+use crate::work::Queued;
 use crate::worker::Worker;
 
 /// A pull, from its request to its values.
@@ -87,6 +88,12 @@ impl Iteration {
 
     fn served(&self) -> impl Iterator<Item = (ShardId, Served)> + '_ {
         self.pulls.iter().filter_map(|(shard, pull)| Some((*shard, pull.served?)))
+    }
+
+    /// The shards that were asked for what comes after the values that were computed on, and have not sent it.
+    pub(crate) fn awaits_fresher(&self) -> BTreeSet<ShardId> {
+        let asked = self.pulls.iter().filter(|(_, pull)| pull.fresher.is_some());
+        asked.map(|(shard, _)| *shard).collect()
     }
 
     pub(crate) fn version_of(&self, shard: ShardId) -> Version {
@@ -183,27 +190,13 @@ impl Worker {
         if self.cycle.iteration.is_some() {
             return Ok(false);
         }
-        let is_answered = self.cycle.pushing.is_none();
         let Some(queued) = self.asking.front() else {
-            if is_answered && self.asking.is_answered() && self.asking.has_result() {
+            if self.cycle.pushing.is_none() && self.asking.is_answered() && self.asking.has_result() {
                 self.flush_result(effects);
             }
             return Ok(false);
         };
-        let can_begin = match queued.work {
-            // Whoever enters again begins a new count: all before must be settled. And the answers to the first push after
-            // entering can move the worker up: a pull before that would be gated by a clock that is not its own.
-            Work::Batch { enter, .. } => {
-                (is_answered || (enter.is_none() && !self.cycle.is_first_push()))
-                    && self.cycle.forgotten.is_none()
-                    && !self.evaluation.is_blocking()
-                    && self.paused_until.is_none()
-            }
-            Work::Idle => is_answered,
-            Work::Evaluate { .. } => is_answered && self.evaluation.is_free(),
-            Work::Done => is_answered && self.evaluation.is_over(),
-        };
-        if !can_begin {
+        if !self.can_begin(queued.work) {
             return Ok(false);
         }
         self.asking.pop();
@@ -213,6 +206,7 @@ impl Worker {
                     self.enter(enter, effects)?;
                 }
                 self.begin_iteration(batch, queued.loaded, evaluate, effects);
+                self.pull_unasked(effects);
             }
             Work::Idle => self.finish(effects),
             Work::Evaluate { at_samples } => {
@@ -225,6 +219,35 @@ impl Worker {
             }
         }
         Ok(true)
+    }
+
+    /// Begins the iteration after one whose push goes out now, so that its pulls can go with that: they are not sent here.
+    pub(crate) fn begin_next(&mut self, effects: &mut Vec<Effect>) {
+        if let Some(Queued { work: work @ Work::Batch { batch, enter: None, evaluate, .. }, loaded }) =
+            self.asking.front()
+            && !self.finished
+            && self.can_begin(work)
+        {
+            self.asking.pop();
+            self.begin_iteration(batch, loaded, evaluate, effects);
+        }
+    }
+
+    fn can_begin(&self, work: Work) -> bool {
+        let is_answered = self.cycle.pushing.is_none();
+        match work {
+            // Whoever enters again begins a new count: all before must be settled. And the answers to the first push after
+            // entering can move the worker up: a pull before that would be gated by a clock that is not its own.
+            Work::Batch { enter, .. } => {
+                (is_answered || (enter.is_none() && !self.cycle.is_first_push()))
+                    && self.cycle.forgotten.is_none()
+                    && !self.evaluation.is_blocking()
+                    && self.paused_until.is_none()
+            }
+            Work::Idle => is_answered,
+            Work::Evaluate { .. } => is_answered && self.evaluation.is_free(),
+            Work::Done => is_answered && self.evaluation.is_over(),
+        }
     }
 
     /// There is no work now: out of the clock tables, and the last batch is reported.
@@ -241,7 +264,7 @@ impl Worker {
         self.flush_result(effects);
     }
 
-    /// Pulls every shard, all at once, unless that was done while the iteration before was computed.
+    /// Wants the values of every shard, unless they were pulled while the iteration before was computed. Pulls are not sent here.
     fn begin_iteration(
         &mut self,
         batch: BatchIndex,
@@ -267,12 +290,34 @@ impl Worker {
             packed: BTreeMap::new(),
             evaluate,
         });
-        let shards: Vec<_> = self.shards.keys().copied().collect();
         if is_prefetched {
             // From here on the worker waits for those that have no answer yet.
+            let shards: Vec<_> = self.shards.keys().copied().collect();
             shards.into_iter().for_each(|shard| self.pull_fresher(shard, effects));
-        } else {
-            self.resume_pulls(&shards, effects);
+        }
+    }
+
+    /// Sends the pulls that are wanted and were not asked for, as far as their servers can be reached.
+    pub(crate) fn pull_unasked(&mut self, effects: &mut Vec<Effect>) {
+        let Some(iteration) = &self.cycle.iteration else { return };
+        let unasked = iteration.pulls.iter().filter(|(_, pull)| pull.request == 0);
+        let shards: Vec<_> = unasked.map(|(shard, _)| *shard).collect();
+        self.resume_pulls(&shards, effects);
+    }
+
+    /// The number of the pull that goes with the push to a shard; zero where none does. The first pull of a session goes by a message: it
+    /// tells the server that the run has begun.
+    pub(crate) fn bring_pull(&mut self, server: ServerId, shard: ShardId, effects: &mut Vec<Effect>) -> u64 {
+        let knows = self.sessions.get(&server).is_some_and(|session| session.has_pulled);
+        match self.cycle.unserved(shard) {
+            Some((pull, None)) if knows && pull.request == 0 => {
+                self.request_last += 1;
+                let request = self.request_last;
+                pull.request = request;
+                effects.push(Effect::ExpectValues { server, shard, request, snapshot: false });
+                request
+            }
+            _ => 0,
         }
     }
 
@@ -289,6 +334,9 @@ impl Worker {
                 let kind = PullKind::Gated { clock, after, ahead: clock.0.saturating_sub(completed.0) };
                 effects.push(Effect::ExpectValues { server, shard, request, snapshot: false });
                 self.send(server, ToServer::Pull(Pull { shard, request, kind }), effects);
+                if let Some(session) = self.sessions.get_mut(&server) {
+                    session.has_pulled = true;
+                }
             } else if self.open_pull(shard).is_some_and(|pull| pull.fresher.is_some()) {
                 self.pull_fresher(shard, effects);
             }

@@ -25,7 +25,7 @@ pub(crate) struct Pushing {
     /// Iterations completed before this one.
     pub(crate) clock: Clock,
     pub(crate) since: Moment,
-    /// What is sent to each shard. A shard that has answered can lose that answer with its state, and is sent its part again.
+    /// What is sent to each shard again: the pull that went with it is not. A shard that has answered can lose that answer with its state, and is sent its part again.
     headers: BTreeMap<ShardId, TransferHeader>,
     /// The shards without an answer.
     pub(crate) unanswered: BTreeSet<ShardId>,
@@ -135,24 +135,41 @@ impl Worker {
         });
         self.ledger.begin_phases();
         let shards: Vec<_> = self.shards.keys().copied().collect();
-        self.resume_pushes(&shards, effects);
+        self.begin_next(effects);
+        // A message is there before the push, and takes the place of what would be sent in vain.
+        let apart = iteration.awaits_fresher();
+        self.send_pushes(&shards, |shard| !apart.contains(&shard), effects);
+        self.pull_unasked(effects);
         self.complete_if_answered(effects);
     }
 
-    /// Sends the pushes that these shards have not answered, as far as their servers can be reached.
+    /// Sends the pushes that these shards have not answered once more, as far as their servers can be reached.
     pub(crate) fn resume_pushes(&mut self, shards: &[ShardId], effects: &mut Vec<Effect>) {
+        self.send_pushes(shards, |_| false, effects);
+    }
+
+    /// Those that may bring the next pull of their shard with them do: one message less, and the answer comes as soon as it can.
+    fn send_pushes(
+        &mut self,
+        shards: &[ShardId],
+        may_bring: impl Fn(ShardId) -> bool,
+        effects: &mut Vec<Effect>,
+    ) {
         let Some(pushing) = &self.cycle.pushing else { return };
         let has_gradient = pushing.has_gradient;
         let open = shards.iter().filter(|shard| pushing.unanswered.contains(shard));
         let headers =
             open.filter_map(|shard| Some((self.ready_server_of(*shard)?, *pushing.headers.get(shard)?)));
-        for (server, header) in headers.collect::<Vec<_>>() {
+        for (server, mut header) in headers.collect::<Vec<_>>() {
+            if may_bring(header.shard) {
+                header.reply = self.bring_pull(server, header.shard, effects);
+            }
             if has_gradient && self.is_in_turn(header.shard, header.clock) {
                 self.record.counts().bytes_pushed += header.payload_bytes();
                 effects.push(Effect::SendPush { server, header });
             } else {
-                let TransferHeader { shard, sequence, clock, .. } = header;
-                self.send(server, ToServer::PushNothing { shard, sequence, clock }, effects);
+                let TransferHeader { shard, sequence, clock, reply, .. } = header;
+                self.send(server, ToServer::PushNothing { shard, sequence, clock, reply }, effects);
             }
         }
     }

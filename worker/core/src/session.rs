@@ -73,6 +73,8 @@ pub(crate) struct Session {
     is_doubted: bool,
     /// An `Enter` that the server has not shown to know: it is sent again after a loss.
     pub(crate) entering: Option<Clock>,
+    /// A pull has gone out by a message since the server registered the worker.
+    pub(crate) has_pulled: bool,
 }
 
 impl Session {
@@ -96,6 +98,7 @@ impl Session {
             failure_told: None,
             is_doubted: false,
             entering: None,
+            has_pulled: false,
         }
     }
 
@@ -303,6 +306,7 @@ impl Session {
         self.turn(State::Registered, now);
         (self.unready, self.empty, self.registrations) = (None, None, 0);
         (self.last_renewed, self.failure_told, self.is_doubted) = (now, None, false);
+        self.has_pulled = false;
         self.delay = Duration::ZERO;
         self.boot.replace(self.greeted_by.unwrap_or_default()).is_some()
     }

@@ -102,7 +102,8 @@ pub struct TransferHeader {
     pub stripe: Stripe,
     /// Values: microseconds for which the gate held the pull.
     pub held_us: u64,
-    /// Push: the number of the pull that it brings with it, for the iteration after its own; zero for none.
+    /// Push: the number of the pull that it brings with it, for the iteration after its own and with this push in the values; zero for none.
+    /// It is taken where the push is new: whoever sends that again pulls by a message.
     pub reply: u64,
 }
 

@@ -79,6 +79,8 @@ pub enum ToServer {
         sequence: Sequence,
         /// Iterations completed before this one.
         clock: Clock,
+        /// Number of the pull that it brings with it, as [`super::TransferHeader::reply`]; zero for none.
+        reply: u64,
     },
     /// Worker to coordinator: the result of an evaluation.
     Evaluated(Evaluated),

@@ -298,7 +298,7 @@ impl Control {
             ToServer::Finish => effects.push(ControlEffect::Shards(ShardEvent::Finish { worker })),
             ToServer::Ask(ask) => self.ask(now, session, worker, &ask, effects),
             ToServer::Evaluated(evaluated) => self.evaluated(now, session, worker, &evaluated, effects),
-            ToServer::PushNothing { shard, sequence, clock } => {
+            ToServer::PushNothing { shard, sequence, clock, reply } => {
                 let Some(incarnation) = self.members.incarnation_of(worker) else { return };
                 let (pulled, batch) = (Version(0), BatchIndex(0));
                 let gradient = None;
@@ -311,6 +311,7 @@ impl Control {
                     pulled,
                     batch,
                     samples: 0,
+                    reply,
                     gradient,
                 };
                 self.to_shard(session, shard, ShardEvent::Push(push), true, effects);

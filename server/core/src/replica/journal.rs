@@ -150,8 +150,19 @@ impl Journal {
 fn copy(event: &ShardEvent, buffers: &Buffers) -> ShardEvent {
     let ShardEvent::Push(push) = event else { return event.clone() };
     let gradient = push.gradient.as_ref().map(|gradient| gradient.copied(|words| buffers.copy(words)));
-    let Push { session, worker, incarnation, sequence, clock, pulled, batch, samples, .. } = *push;
-    ShardEvent::Push(Push { session, worker, incarnation, sequence, clock, pulled, batch, samples, gradient })
+    let Push { session, worker, incarnation, sequence, clock, pulled, batch, samples, reply, .. } = *push;
+    ShardEvent::Push(Push {
+        session,
+        worker,
+        incarnation,
+        sequence,
+        clock,
+        pulled,
+        batch,
+        samples,
+        reply,
+        gradient,
+    })
 }
 
 /// Values that an entry keeps in memory, and on a disk.

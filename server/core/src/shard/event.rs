@@ -152,6 +152,9 @@ pub struct Push {
     pub batch: BatchIndex,
     /// Samples it is the mean of.
     pub samples: u32,
+    /// Number of the pull that it brings with it, for the iteration after its own; zero for none. It is taken once, with the push: whoever
+    /// sends that again pulls anew.
+    pub reply: u64,
     /// The gradient, as it came; none when the iteration has nothing for this shard.
     pub gradient: Option<Payload>,
 }

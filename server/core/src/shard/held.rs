@@ -133,6 +133,17 @@ impl HeldPulls {
         }
     }
 
+    /// The gated pull of a reader.
+    pub(super) fn of(&self, reader: WorkerId) -> Option<&Held> {
+        let is_its = |held: &&Held| held.gated_reader() == Some(reader);
+        match self.places.get(&reader)? {
+            Place::Early => self.early.iter().find(is_its),
+            Place::Own => self.own.get(&reader),
+            Place::Minimum(clock) => self.minimum.get(clock)?.iter().find(is_its),
+            Place::Open(clock) => self.open.get(clock)?.iter().find(is_its),
+        }
+    }
+
     /// Takes the gated pull of a reader away.
     pub(super) fn take(&mut self, reader: WorkerId) -> Option<Held> {
         let take = |kept: &mut Vec<Held>| {

@@ -198,7 +198,13 @@ impl Shard {
             ShardEvent::Fence { worker, incarnation } => self.fence(worker, incarnation, effects),
             ShardEvent::Start => self.started = true,
             ShardEvent::Initialize(values) => self.initialize(values, effects),
-            ShardEvent::Push(push) => self.push(now, push, effects),
+            ShardEvent::Push(push) => {
+                if let Some(pull) = self.push(now, push, effects) {
+                    // As if it had come by itself, after the push.
+                    self.settle_all(now, effects);
+                    self.pull(now, pull, effects);
+                }
+            }
             ShardEvent::Commit { worker, incarnation, sequence } => {
                 self.commit(now, worker, incarnation, sequence, effects);
             }

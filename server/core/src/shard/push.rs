@@ -9,8 +9,9 @@ use slackline_core::config::Steps;
 use slackline_core::consistency::{DropReason, PushVerdict};
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, Moment, Sequence, SessionId, Version, WorkerId};
 use slackline_core::optimizer::Step;
-use slackline_core::wire::{Guarded, PushOutcome, Pushed};
+use slackline_core::wire::{Guarded, PullKind, PushOutcome, Pushed};
 
+use super::held::Held;
 use super::{Push, Shard, ShardEffect, room};
 use crate::dedup::Seen;
 use crate::guard::{Verdict, largest_share};
@@ -64,8 +65,15 @@ pub(super) struct Collected {
 }
 
 impl Shard {
-    pub(super) fn push(&mut self, now: Moment, mut push: Push, effects: &mut Vec<ShardEffect>) {
+    /// Takes a push in, or answers it again. Returns the pull that it brings with it, where it is a new one.
+    pub(super) fn push(
+        &mut self,
+        now: Moment,
+        mut push: Push,
+        effects: &mut Vec<ShardEffect>,
+    ) -> Option<Held> {
         let gradient = push.gradient.take();
+        let pull = self.brought(now, &push);
         let (facts, session) = (Facts::of(&push), push.session);
         let (worker, sequence) = (facts.worker, facts.sequence);
         let member = self.members.get_mut(&worker).filter(|member| member.incarnation == facts.incarnation);
@@ -73,7 +81,7 @@ impl Shard {
             piece.session = piece.session.max(Some(session));
             effects.push(ShardEffect::Staged { session, sequence });
             effects.extend(gradient.map(recycle));
-            return;
+            return None;
         }
         let answer = |pushed: Pushed| ShardEffect::Answer { session, pushed };
         match self.look(&facts) {
@@ -83,7 +91,7 @@ impl Shard {
                         Steps::Whole => self.stage(now, facts, session, gradient, effects),
                         Steps::Parts => self.admit(now, &facts, Some(session), gradient, effects),
                     }
-                    return;
+                    return pull;
                 }
                 effects.push(answer(self.pushed(sequence, worker, PushOutcome::WrongKeys)));
             }
@@ -103,6 +111,16 @@ impl Shard {
             }
         }
         effects.extend(gradient.map(recycle));
+        None
+    }
+
+    /// The pull that a push brings with it: for the iteration after it, with all that its worker has pushed. It is none where its worker has
+    /// pulled anew since, which can come before a push that was sent over an earlier session, or before a registration.
+    fn brought(&self, now: Moment, push: &Push) -> Option<Held> {
+        let Push { session, worker, incarnation, sequence, clock, reply, .. } = *push;
+        let kind = PullKind::Gated { clock: clock.next(), after: sequence, ahead: 0 };
+        let is_former = self.held.of(worker).is_some_and(|held| held.request > reply);
+        (reply > 0 && !is_former).then(|| Held::new(session, Some((worker, incarnation)), reply, kind, now))
     }
 
     fn look(&self, facts: &Facts) -> Seen {

@@ -1,6 +1,7 @@
 //! The laws of consistency over random schedules, checked by an oracle that sees only events and effects.
 
 mod ahead;
+mod brought;
 pub(crate) mod crowd;
 mod cuts;
 mod pair;
@@ -214,6 +215,7 @@ impl World {
                     pulled,
                     batch: BatchIndex(clock * self.workers.len() as u64 + index as u64),
                     samples: 4,
+                    reply: 0,
                     gradient: Some(vec![1.0; KEYS as usize].into()),
                 };
                 self.in_flight_sum += self.in_flight_besides(index);
@@ -350,7 +352,7 @@ proptest! {
         }
         prop_assert_eq!(world.workers[0].clock, steps as u64);
         let pulled = Version(0);
-        let push = Push { session: SessionId(2), worker, incarnation, sequence: Sequence(1), clock: Clock(0), pulled, batch: BatchIndex(0), samples: 1, gradient: None };
+        let push = Push { session: SessionId(2), worker, incarnation, sequence: Sequence(1), clock: Clock(0), pulled, batch: BatchIndex(0), samples: 1, reply: 0, gradient: None };
         world.event(ShardEvent::Push(push));
         let clock = world.shard.table().clock_of(worker).unwrap();
         prop_assert_eq!(Some(clock), world.shard.table().minimum().map(|minimum| minimum.max(Clock(1))));
@@ -413,6 +415,7 @@ fn a_gradient_that_is_not_finite_is_refused_by_name_and_the_clock_goes_on() {
             pulled: Version(0),
             batch: BatchIndex(0),
             samples: 1,
+            reply: 0,
             gradient: Some(vec![0.0, bad, 0.0].into()),
         };
         let (clock, sequence) = (push.clock, push.sequence);
@@ -440,6 +443,7 @@ fn a_push_of_a_stranger_a_former_incarnation_or_the_wrong_size_changes_nothing()
         pulled: Version(0),
         batch: BatchIndex(0),
         samples: 1,
+        reply: 0,
         gradient: Some(gradient.into()),
     };
     for (push, expected) in [
@@ -475,6 +479,7 @@ fn the_mean_of_a_clock_does_not_depend_on_arrival() {
                     pulled: Version(0),
                     batch: BatchIndex(u64::from(*index)),
                     samples: 3 + index,
+                    reply: 0,
                     gradient: Some(vec![0.1 + *index as f32 * 0.7, 1e-7, 1e7].into()),
                 };
                 world.shard.handle(Moment(1), ShardEvent::Push(push), &mut effects);

@@ -149,8 +149,8 @@ impl World {
             ToServer::Finish => self.servers[index].is_active = false,
             ToServer::Ask(ask) => self.on_ask(ask),
             ToServer::Pull(pull) => self.on_pull(index, pull),
-            ToServer::PushNothing { shard, sequence, clock } => {
-                self.take_push(index, (shard, sequence, clock), PushOutcome::Nothing);
+            ToServer::PushNothing { shard, sequence, clock, reply } => {
+                self.take_push(index, (shard, sequence, clock), reply, PushOutcome::Nothing);
             }
             ToServer::Commit { sequence } => self.commit(index, sequence),
             ToServer::Evaluated(evaluated) => {
@@ -220,13 +220,14 @@ impl World {
             }
             _ => applied(1),
         };
-        self.take_push(index, (header.shard, header.sequence, header.clock), outcome);
+        self.take_push(index, (header.shard, header.sequence, header.clock), header.reply, outcome);
     }
 
     fn take_push(
         &mut self,
         index: usize,
         (shard, sequence, clock): (ShardId, Sequence, Clock),
+        reply: u64,
         outcome: PushOutcome,
     ) {
         let Some(fake) = self.shards.get_mut(&shard).filter(|fake| fake.home == index) else { return };
@@ -242,6 +243,10 @@ impl World {
             let (clock, outcome) = (Clock(0), PushOutcome::OutOfWindow);
             let pushed = Pushed { shard, sequence, duplicate: false, clock, outcome, held_us: 0, busy_us: 0 };
             return self.servers[index].from.push_back(ToPeer::Pushed(pushed));
+        }
+        if reply > 0 && !fake.known.staged.contains_key(&sequence) {
+            let kind = PullKind::Gated { clock: clock.next(), after: sequence, ahead: 0 };
+            self.servers[index].pulls.push(Pull { shard, request: reply, kind });
         }
         if self.rig.worker.settings.steps == Steps::Whole {
             fake.known.staged.entry(sequence).or_insert((clock, outcome));

@@ -1,5 +1,6 @@
 //! The worker driven by hand, and against fake servers in random order.
 
+mod brought;
 mod cycle;
 mod fake;
 mod fake_servers;
@@ -323,6 +324,23 @@ pub(crate) fn push(shard: u32, sequence: u64, clock: u64, version: u64, batch: u
             ..TransferHeader::plain(TransferKind::Push, ShardId(shard), keys)
         },
     }
+}
+
+/// A push that brings the next pull of its shard with it.
+pub(crate) fn push_and_pull(
+    shard: u32,
+    sequence: u64,
+    clock: u64,
+    version: u64,
+    batch: u64,
+    request: u64,
+) -> [Effect; 2] {
+    let Effect::SendPush { server, mut header } = push(shard, sequence, clock, version, batch) else {
+        unreachable!()
+    };
+    header.reply = request;
+    let expect = Effect::ExpectValues { server, shard: header.shard, request, snapshot: false };
+    [expect, Effect::SendPush { server, header }]
 }
 
 pub(crate) fn initial(shard: u32) -> Effect {

@@ -56,7 +56,10 @@ fn a_worker_whose_clock_was_closed_leaves_its_gradient_and_goes_on_with_the_othe
     assert_eq!(rig.hear(0, overtaken), [], "once");
     let effects = rig.gradient(1, None);
     let nothing = |shard| {
-        send(shard, ToServer::PushNothing { shard: ShardId(shard), sequence: Sequence(1), clock: Clock(0) })
+        send(
+            shard,
+            ToServer::PushNothing { shard: ShardId(shard), sequence: Sequence(1), clock: Clock(0), reply: 0 },
+        )
     };
     assert_eq!(effects[..3], [release(1), nothing(0), nothing(1)]);
     // The answers bring the clock of the others, and the batch is to be done again.
@@ -98,7 +101,8 @@ fn fragments_are_pushed_in_turn_and_pulled_when_they_change() {
         })
         .collect();
     assert_eq!(pushes, [0], "fragment 0 at clock 0");
-    let nothing = ToServer::PushNothing { shard: ShardId(1), sequence: Sequence(1), clock: Clock(0) };
+    let nothing =
+        ToServer::PushNothing { shard: ShardId(1), sequence: Sequence(1), clock: Clock(0), reply: 0 };
     assert!(effects.contains(&send(1, nothing)), "{effects:?}");
     rig.on(Event::BatchLoaded { batch: BatchIndex(1) });
     rig.pushed(0, 1, 1, applied(1));

@@ -158,8 +158,19 @@ fn values_for_a_clock_that_the_worker_does_not_come_to_are_thrown_away() {
     assert!(rig.worker.cycle.prefetch.is_none());
     assert_eq!(rig.values(1, 6, 1), []);
     rig.on(Event::BatchLoaded { batch: BatchIndex(2) });
-    let effects = rig.gradient(2, None);
-    assert_eq!(effects[3..], [pull(0, 7, 2, 2), pull(1, 8, 2, 2)].concat(), "{effects:?}");
+    let nothing = |shard: u32, reply| {
+        let (server, shard, snapshot) = (ServerId(shard), ShardId(shard), false);
+        let nothing = ToServer::PushNothing { shard, sequence: Sequence(2), clock: Clock(1), reply };
+        [
+            Effect::ExpectValues { server, shard, request: reply, snapshot },
+            Effect::Send { server, message: nothing },
+        ]
+    };
+    assert_eq!(
+        rig.gradient(2, None),
+        [&[release(2)][..], &nothing(0, 7), &nothing(1, 8)].concat(),
+        "all anew"
+    );
 }
 
 #[test]

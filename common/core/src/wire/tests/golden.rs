@@ -142,8 +142,8 @@ fn work() -> Vec<Golden<ToServer>> {
         ),
         (
             "a push of nothing",
-            ToServer::PushNothing { shard: ShardId(1), sequence: Sequence(2), clock: Clock(3) },
-            "07000000 01000000 0200000000000000 0300000000000000",
+            ToServer::PushNothing { shard: ShardId(1), sequence: Sequence(2), clock: Clock(3), reply: 4 },
+            "07000000 01000000 0200000000000000 0300000000000000 0400000000000000",
         ),
         (
             "the result of an evaluation",

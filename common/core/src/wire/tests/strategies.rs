@@ -154,10 +154,8 @@ fn working() -> impl Strategy<Value = ToServer> {
             request,
             kind
         })),
-        (shard(), sequence(), clock()).prop_map(|(shard, sequence, clock)| ToServer::PushNothing {
-            shard,
-            sequence,
-            clock
+        (shard(), sequence(), clock(), any::<u64>()).prop_map(|(shard, sequence, clock, reply)| {
+            ToServer::PushNothing { shard, sequence, clock, reply }
         }),
         (any::<u64>(), float(), float(), of(report())).prop_map(|(at_samples, loss, accuracy, report)| {
             ToServer::Evaluated(Evaluated { at_samples, loss, accuracy, report })

@@ -123,10 +123,9 @@ fn working() -> impl Strategy<Value = ToServer> {
         2 => prop::sample::select(vec![ToServer::Renew, ToServer::Finish, ToServer::Status]),
         2 => (small(), number(), kind)
             .prop_map(|(shard, request, kind)| ToServer::Pull(Pull { shard: ShardId(shard), request, kind })),
-        1 => (small(), number(), number()).prop_map(|(shard, sequence, clock)| ToServer::PushNothing {
-            shard: ShardId(shard),
-            sequence: Sequence(sequence),
-            clock: Clock(clock),
+        1 => (small(), number(), number(), number()).prop_map(|(shard, sequence, clock, reply)| {
+            let (shard, sequence, clock) = (ShardId(shard), Sequence(sequence), Clock(clock));
+            ToServer::PushNothing { shard, sequence, clock, reply }
         }),
         1 => number().prop_map(|sequence| ToServer::Commit { sequence: Sequence(sequence) }),
         1 => (prop_oneof![Just(45_u64), number()], float(), float(), report()).prop_map(

@@ -123,6 +123,7 @@ impl Yard {
             pulled: Version(0),
             batch,
             samples: 10,
+            reply: 0,
             gradient: Some(gradient.into()),
         }));
         hand.done = Some((batch, hand.clock));

@@ -361,7 +361,7 @@ fn messages_of_the_other_method_are_refused_by_name() {
         (ask(0, None), "ask for work"),
         (pull(gated), "pull"),
         (pull(PullKind::Snapshot), "pull a snapshot"),
-        (ToServer::PushNothing { shard, sequence, clock }, "push"),
+        (ToServer::PushNothing { shard, sequence, clock, reply: 0 }, "push"),
         (ToServer::Enter { clock }, "enter"),
         (ToServer::Finish, "finish"),
     ];

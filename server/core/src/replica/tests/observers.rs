@@ -94,6 +94,7 @@ impl Trio {
             pulled: Version(0),
             batch: BatchIndex(u64::from(worker)),
             samples: 4,
+            reply: 0,
             gradient: Some(vec![f32::from(worker as u8) + 1.0; 5].into()),
         };
         self.shard(at, ShardEvent::Push(push));

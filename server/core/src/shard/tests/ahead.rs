@@ -111,6 +111,7 @@ impl Pipes {
                     pulled,
                     batch: BatchIndex(clock * self.workers.len() as u64 + index as u64),
                     samples: 4,
+                    reply: 0,
                     gradient: Some(vec![1.0; KEYS as usize].into()),
                 }));
             }
@@ -217,6 +218,7 @@ fn a_pull_ahead_does_not_say_that_its_iterations_are_complete() {
         pulled: Version(0),
         batch: BatchIndex(0),
         samples: 4,
+        reply: 0,
         gradient: Some(vec![1.0; KEYS as usize].into()),
     };
     let effects = pipes.event(ShardEvent::Push(push));

@@ -144,6 +144,7 @@ impl Crowd {
                     pulled: walker.pulled,
                     batch: BatchIndex(walker.clock * workers + index as u64),
                     samples: 4,
+                    reply: 0,
                     gradient: (action != 3).then(|| (0..self.keys).map(value).collect()),
                 };
                 (walker.clock, walker.sequence) = (walker.clock + 1, walker.sequence + 1);

@@ -37,6 +37,7 @@ impl Life {
             pulled: Version(0),
             batch: BatchIndex(clock),
             samples: 1,
+            reply: 0,
             gradient: Some(gradient.into()),
         }
     }

@@ -15,6 +15,7 @@ fn push(index: u32, clock: u64, pulled: u64, gradient: f32) -> Push {
         pulled: Version(pulled),
         batch: BatchIndex(clock),
         samples: 4,
+        reply: 0,
         gradient: Some(vec![gradient; KEYS as usize].into()),
     }
 }
