@@ -20,9 +20,10 @@ pub use state::sample as sample_facts;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 16] = [
     ("messages", wire::messages),
     ("transfer_header", wire::transfer_header),
+    ("payload", wire::payload),
     ("datagrams", network::datagrams),
     ("handshake", network::handshake),
     ("keys", slackline_net::keys::read_for_fuzzing),

@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use slackline_checkpoint::{Array, Blocks, FORMAT, Kind, Manifest, Part, RunId, Stamp, Store};
+use slackline_core::codec::{CodecKind, CodecSpec, Encoder, Factors};
 use slackline_core::config::reference_toml;
 use slackline_core::ids::{Clock, KeyRange, Moment, ServerId, ShardId, Version};
+use slackline_core::layout::Layout;
 use slackline_core::trace;
 use slackline_net::keys;
 use slackline_server_core::assign::Position;
@@ -18,6 +20,7 @@ fn main() -> io::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     golden(&root, &corpus)?;
     network(&corpus)?;
+    payloads(&corpus)?;
     key_files(&corpus)?;
     let write = |target: &str, name: &str, bytes: &[u8]| put(&corpus, target, name, bytes);
     let quickstart = fs::read(root.join("configs/quickstart.toml"))?;
@@ -42,6 +45,42 @@ fn main() -> io::Result<()> {
         write(target, "whole", &bytes)?;
     }
     checkpoint(&corpus)
+}
+
+/// A payload of every encoding, and of every form of indices.
+fn payloads(corpus: &Path) -> io::Result<()> {
+    let (rows, cols) = (12, 10);
+    let mut layout = Layout::new();
+    layout.parameter("weight", &[rows, cols], true);
+    layout.parameter("bias", &[17], false);
+    let range = KeyRange::new(0, layout.len());
+    let value = |key: u64| if key / cols % 3 == 0 { 0.25 + key as f32 } else { 0.0 };
+    let gradient: Vec<f32> = (0..layout.len()).map(value).collect();
+    let one: Vec<f32> = (0..layout.len()).map(|key| if key == 99 { 1.0 } else { 0.0 }).collect();
+    let kinds = [
+        ("f32", CodecKind::F32, &gradient),
+        ("f16", CodecKind::F16, &gradient),
+        ("bf16", CodecKind::Bf16 { stochastic: false }, &gradient),
+        ("int8", CodecKind::Int8 { block: 32 }, &gradient),
+        ("one-bit", CodecKind::OneBit, &gradient),
+        ("list", CodecKind::TopK { share: 1.0 }, &one),
+        ("gaps", CodecKind::TopK { share: 0.1 }, &gradient),
+        ("bitmap", CodecKind::TopK { share: 1.0 }, &gradient),
+        ("random-k", CodecKind::RandomK { share: 0.1 }, &gradient),
+        ("qsgd", CodecKind::Qsgd { levels: 7 }, &gradient),
+        ("low-rank", CodecKind::PowerSgd { rank: 2 }, &gradient),
+        ("factors", CodecKind::SufficientFactor, &gradient),
+        ("rows", CodecKind::Rows, &gradient),
+    ];
+    let factors = [Factors { tensor: 0, samples: 1, activations: &[0.5; 12], errors: &[0.25; 10] }];
+    for (name, kind, gradient) in kinds {
+        let spec = CodecSpec { kind, error_feedback: false };
+        let payload = Encoder::new(spec, &layout, range, 1).encode_factors(gradient, &factors, Vec::new());
+        let keys = (payload.keys() as u32).to_le_bytes();
+        let bytes = [&[payload.encoding().to_wire()], &keys[..], payload.bytes()].concat();
+        put(corpus, "payload", name, &bytes)?;
+    }
+    Ok(())
 }
 
 /// A trace with a header and an end.

@@ -15,7 +15,7 @@ pub(super) fn from_f32(value: f32) -> u16 {
 
 /// Nearest of a number, ties to even; beyond the range infinity.
 #[inline]
-fn from_number(value: f32) -> u16 {
+pub(super) fn from_number(value: f32) -> u16 {
     let bits = value.to_bits();
     ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16
 }

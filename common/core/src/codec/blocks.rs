@@ -72,7 +72,7 @@ impl Form {
         match self {
             Self::F16 | Self::Bf16 => 1,
             Self::Int8 { .. } => 1 + keys.div_ceil(4),
-            Self::OneBit => 2 + keys.div_ceil(32),
+            Self::OneBit => 1 + keys.div_ceil(32),
             Self::Qsgd { bits } => 1 + keys.div_ceil(32 / bits as usize),
         }
     }

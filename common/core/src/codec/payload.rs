@@ -78,7 +78,8 @@ impl Payload {
         let fault = match encoding {
             Encoding::F32 => None,
             Encoding::F16 | Encoding::Bf16 | Encoding::Int8 | Encoding::OneBit | Encoding::Qsgd => {
-                Form::of(encoding, bits).map_or(Some("its first word is none"), |form| form.fault(bits, keys))
+                Form::of(encoding, bits)
+                    .map_or(Some("its first word says no form"), |form| form.fault(bits, keys))
             }
             Encoding::Sparse => sparse::fault(bits, keys),
             Encoding::RandomK => random_k::fault(bits, keys),

@@ -86,18 +86,19 @@ fn what_is_wrong_is_named() {
     assert_eq!(fault(Encoding::F16, 3, &[0; 3]), "length");
     assert_eq!(fault(Encoding::F16, 3, &[0, 1 << 16]), "its padding is not zero");
     assert_eq!(fault(Encoding::F16, 3, &[0, 0x3c00]), "taken");
-    assert_eq!(fault(Encoding::Int8, 64, &[]), "length");
-    assert_eq!(fault(Encoding::Int8, 64, &[17; 18]), "its first word is none");
+    assert_eq!(fault(Encoding::Int8, 64, &[]), "its first word says no form");
+    assert_eq!(fault(Encoding::Int8, 64, &[64; 3]), "length");
+    assert_eq!(fault(Encoding::Int8, 64, &[17; 18]), "its first word says no form");
     let int8 = |step: f32| [&[64, step.to_bits()][..], &[0; 16]].concat();
     assert_eq!(fault(Encoding::Int8, 64, &int8(1.0)), "taken");
     for step in [-1.0, f32::NAN, f32::INFINITY, 1e37] {
         assert_eq!(fault(Encoding::Int8, 64, &int8(step)), "a step is not a small enough number");
     }
-    let one_bit = |mean: f32, signs: u32| [&[mean.to_bits(), 0][..], &[signs; 2]].concat();
+    let one_bit = |mean: f32, signs: u32| [mean.to_bits() & 0xffff_0000, signs, signs];
     assert_eq!(fault(Encoding::OneBit, 63, &one_bit(1.0, 0xffff)), "taken");
     assert_eq!(fault(Encoding::OneBit, 63, &one_bit(1.0, u32::MAX)), "its padding is not zero");
     assert_eq!(fault(Encoding::OneBit, 63, &one_bit(f32::NAN, 0)), "a mean is not finite");
-    assert_eq!(fault(Encoding::Qsgd, 40, &[3, one, 0, 0, 0, 0, 0]), "its first word is none");
+    assert_eq!(fault(Encoding::Qsgd, 40, &[3, one, 0, 0, 0, 0, 0]), "its first word says no form");
     assert_eq!(fault(Encoding::Qsgd, 39, &[4, one, 0, 0, 0, 0, 1 << 28]), "its padding is not zero");
     assert_eq!(fault(Encoding::Qsgd, 40, &[4, one, 0, 0, 0, 0, 1 << 28]), "taken");
     assert_eq!(fault(Encoding::Sparse, 40, &[1, 0, 39, one]), "taken");

@@ -67,14 +67,14 @@ proptest! {
         prop_assert_eq!(payload.encoding(), Encoding::OneBit);
         let sent = decoded(&received(&payload));
         for (key, (sent, wanted)) in sent.iter().zip(means(&values)).enumerate() {
-            prop_assert!((f64::from(*sent) - wanted).abs() <= wanted.abs() * 1e-5 + 1e-44, "key {}: {} {}", key, sent, wanted);
+            prop_assert!((f64::from(*sent) - wanted).abs() <= wanted.abs() / 256.0 + 1e-40, "key {}: {} {}", key, sent, wanted);
         }
         for (block, sent) in values.chunks(one_bit::BLOCK).zip(sent.chunks(one_bit::BLOCK)) {
             let all = squares(block.iter().copied());
             let sum: f64 = block.iter().map(|value| f64::from(value.abs())).sum();
             let lost = squares(block.iter().zip(sent).map(|(value, sent)| value - sent));
             let delta = if all > 0.0 { sum * sum / (block.len() as f64 * all) } else { 1.0 };
-            prop_assert!(lost <= (1.0 - delta) * all + 1e-5 * all, "lost {} of {}, delta {}", lost, all, delta);
+            prop_assert!(lost <= (1.0 - delta) * all + 1e-5 * all + 1e-70, "lost {} of {}, delta {}", lost, all, delta);
         }
     }
 
