@@ -71,7 +71,8 @@ impl Work {
         };
         let gradient = normal(1, KEYS);
         let reversed = gradient.iter().rev().copied().collect();
-        let rows = (0..KEYS).map(|key| if key / COLS % 20 == 0 { gradient[key] } else { 0.0 }).collect();
+        let rows =
+            (0..KEYS).map(|key| if (key / COLS).is_multiple_of(20) { gradient[key] } else { 0.0 }).collect();
         Self {
             layout,
             gradients: [gradient, reversed],

@@ -54,7 +54,7 @@ fn payloads(corpus: &Path) -> io::Result<()> {
     layout.parameter("weight", &[rows, cols], true);
     layout.parameter("bias", &[17], false);
     let range = KeyRange::new(0, layout.len());
-    let value = |key: u64| if key / cols % 3 == 0 { 0.25 + key as f32 } else { 0.0 };
+    let value = |key: u64| if (key / cols).is_multiple_of(3) { 0.25 + key as f32 } else { 0.0 };
     let gradient: Vec<f32> = (0..layout.len()).map(value).collect();
     let one: Vec<f32> = (0..layout.len()).map(|key| if key == 99 { 1.0 } else { 0.0 }).collect();
     let kinds = [
