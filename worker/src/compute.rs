@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use slackline_core::aggregate::first_not_finite;
-use slackline_core::codec::Payload;
+use slackline_core::codec::{Factors, Payload};
 use slackline_core::config::Config;
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, Sequence, ShardId, WorkerId};
 use tokio::sync::mpsc::Sender;
@@ -17,7 +17,7 @@ use crate::model::parallel::ParallelGradient;
 use crate::model::pieces::PairwiseGradient;
 use crate::model::{self, Batch, Examples, Incoming, Ready};
 use crate::pace::{Pace, Watch};
-use crate::packing::Packer;
+use crate::packing::{Packer, Part};
 
 /// Examples evaluated at once: enough to fill the cache, too few to notice in memory.
 const EVALUATION_CHUNK: usize = 256;
@@ -194,6 +194,14 @@ impl Gradients {
         Ok(Self::Alone(model, pieces))
     }
 
+    /// What the last gradient of these examples was made of; none where it is a sum of several.
+    fn factors<'a>(&'a self, examples: Examples<'a>) -> Vec<Factors<'a>> {
+        match self {
+            Self::Alone(model, pieces) if pieces.is_one_piece(examples.samples()) => model.factors(examples),
+            Self::Alone(..) | Self::Together(_) => Vec::new(),
+        }
+    }
+
     pub(crate) fn compute(&mut self, values: &[f32], examples: Examples<'_>, gradient: &mut [f32]) -> f32 {
         match self {
             Self::Alone(model, pieces) => pieces.gradient(model.as_mut(), values, examples, gradient),
@@ -277,11 +285,14 @@ fn compute_gradients(solver: &mut Solver, jobs: &Receiver<Box<GradientJob>>, don
         let bad_key = first_not_finite(&job.gradient).map(|key| key as u64);
         // What is not finite is not sent, and must not get into what is kept.
         if let (Some(packer), None) = (&mut solver.packer, bad_key) {
-            let GradientJob { place, values, gradient, spare, packed, .. } = job.as_mut();
+            let GradientJob { place, batch, values, gradient, spare, packed, .. } = job.as_mut();
+            let has_factors = packer.takes_factors() && solver.local.is_none();
+            let factors = if has_factors { solver.gradients.factors(batch.examples()) } else { Vec::new() };
             let mut pack = |shard: &ShardId| {
                 let words = spare.pop().unwrap_or_default();
                 let keys = packer.keys(*shard);
-                let part = (&gradient[keys.clone()], values.get(keys));
+                let part =
+                    Part { gradient: &gradient[keys.clone()], values: values.get(keys), factors: &factors };
                 (*shard, packer.pack(place.worker, *shard, part, words))
             };
             packed.extend(place.pushed.iter().map(&mut pack));

@@ -3,11 +3,22 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use slackline_core::codec::{CodecKind, CodecSpec, Encoder, Payload};
+use slackline_core::codec::{CodecKind, CodecSpec, Encoder, Factors, Payload};
 use slackline_core::config::Config;
 use slackline_core::ids::{ShardId, WorkerId};
 use slackline_core::layout::Layout;
 use slackline_core::partition::Partition;
+
+/// One shard's part of a gradient.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// The gradient, a value a key.
+    pub gradient: &'a [f32],
+    /// The values that it was computed on, where they are known.
+    pub values: Option<&'a [f32]>,
+    /// What the gradients of whole matrices were made of, where that is known.
+    pub factors: &'a [Factors<'a>],
+}
 
 /// The encoders of one worker. They keep what was not sent for as long as the process lives, whatever becomes of its sessions.
 #[derive(Clone, Debug)]
@@ -40,19 +51,28 @@ impl Packer {
         (spec.kind != CodecKind::F32).then(packer)
     }
 
-    /// Writes a shard's part of a gradient, which was computed on these values, in a buffer that is used again.
+    /// Whether it looks at what gradients are made of.
+    #[must_use]
+    pub fn takes_factors(&self) -> bool {
+        self.spec.kind == CodecKind::SufficientFactor
+    }
+
+    /// Writes a shard's part of a gradient in a buffer that is used again.
     pub fn pack(
         &mut self,
         worker: WorkerId,
         shard: ShardId,
-        (gradient, values): (&[f32], Option<&[f32]>),
+        Part { gradient, values, factors }: Part<'_>,
         words: Vec<f32>,
     ) -> Payload {
         let keys = self.partition.range(shard);
         let seed = seed(self.seed, worker, shard);
         let encoder = self.encoders.entry(shard);
         let encoder = encoder.or_insert_with(|| Encoder::new(self.spec, &self.layout, keys, seed));
-        encoder.encode(gradient, values, words)
+        match self.spec.kind {
+            CodecKind::SufficientFactor => encoder.encode_factors(gradient, factors, words),
+            _ => encoder.encode(gradient, values, words),
+        }
     }
 }
 

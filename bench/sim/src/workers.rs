@@ -7,7 +7,7 @@ use slackline_core::codec::{Encoding, Payload};
 use slackline_core::ids::{BatchIndex, Moment, Sequence, ServerId, ShardId, WorkerId};
 use slackline_core::wire::{Served, ToPeer, ToServer, TransferHeader, Work};
 use slackline_server_core::shard::Snapshot;
-use slackline_worker::packing::Packer;
+use slackline_worker::packing::{Packer, Part};
 use slackline_worker_core::{Effect, Event, Worker, WorkerError};
 
 use crate::allreduce::{Peer, StepOf};
@@ -111,7 +111,7 @@ impl Process {
         let Some(packer) = &mut self.packer else { return BTreeMap::new() };
         let pack = |shard: &ShardId| {
             let values = computed_on.iter().find(|(of, _)| of == shard).map(|(_, values)| values.as_slice());
-            let part = (&gradient[packer.keys(*shard)], values);
+            let part = Part { gradient: &gradient[packer.keys(*shard)], values, factors: &[] };
             (*shard, packer.pack(worker, *shard, part, Vec::new()))
         };
         pushed.iter().map(pack).collect()

@@ -23,7 +23,7 @@ use slackline_net::{
     Connection, Connector, ControlSender, Destination, Identity, NetworkThread, Role, Settings, SharedValues,
     count, transfer,
 };
-use slackline_worker::packing::Packer;
+use slackline_worker::packing::{Packer, Part};
 use tokio::sync::mpsc;
 
 use super::{BenchError, Cell, RATE, Way, say};
@@ -289,7 +289,12 @@ impl Worker {
             };
             let (worker, id) = (self.member.0, shard.id);
             let packing = tokio::task::spawn_blocking(move || {
-                let payload = packer.pack(worker, id, (part.as_ref(), None), Vec::new());
+                let payload = packer.pack(
+                    worker,
+                    id,
+                    Part { gradient: part.as_ref(), values: None, factors: &[] },
+                    Vec::new(),
+                );
                 (packer, payload)
             });
             let packed = packing.await.map_err(|error| BenchError::Protocol(error.to_string()))?;

@@ -9,6 +9,7 @@ use std::ops::Range;
 use ndarray::{ArrayView1, ArrayView2, ArrayViewMut1, ArrayViewMut2};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng;
+use slackline_core::codec::Factors;
 use slackline_core::layout::Layout;
 use slackline_core::model::ModelSpec;
 use slackline_core::schedule::random_stream;
@@ -200,6 +201,20 @@ impl Model for Dense {
         (loss_sum / samples as f64) as f32
     }
 
+    /// The weight of layer `i` is tensor `2 i`; its gradient is the input of the layer, transposed, times its delta.
+    fn factors<'a>(&'a self, examples: Examples<'a>) -> Vec<Factors<'a>> {
+        let samples = examples.samples();
+        let factors = |(index, layer): (usize, &'a Layer)| {
+            let input = match index.checked_sub(1) {
+                None => examples.inputs(),
+                Some(before) => &self.layers[before].activation[..samples * layer.inputs],
+            };
+            let errors = &layer.delta[..samples * layer.outputs];
+            Factors { tensor: 2 * index, samples, activations: input, errors }
+        };
+        self.layers.iter().enumerate().map(factors).collect()
+    }
+
     fn evaluate(&mut self, mut values: &[f32], examples: Examples<'_>) -> Evaluation {
         if examples.samples() == 0 {
             return Evaluation::default();
@@ -252,6 +267,25 @@ mod tests {
             assert!((weights.var(0.0) / variance - 1.0).abs() < 0.1);
             assert!(weights.mean().unwrap().abs() < 0.1 * variance.sqrt());
             assert!(model.layers[layer].bias(&first).iter().all(|bias| *bias == 0.0));
+        }
+    }
+
+    #[test]
+    fn factors_make_up_the_gradients_of_all_weights() {
+        let mut model = mlp();
+        let size = model.layout.len() as usize;
+        let (mut values, mut gradient) = (vec![0.0; size], vec![0.0; size]);
+        model.initialize(3, &mut values);
+        let inputs: Vec<f32> = (0..4 * 100).map(|index| (index as f32 * 0.7).sin()).collect();
+        let examples = Examples::new(&inputs, &[1, 0, 9, 4], 100);
+        model.gradient(&values, examples, &mut gradient);
+        let all = model.factors(examples);
+        assert_eq!(all.iter().map(|factors| factors.tensor).collect::<Vec<_>>(), [0, 2]);
+        for (factors, layer) in all.iter().zip(&model.layers) {
+            let inputs = matrix(factors.activations, factors.samples, layer.inputs);
+            let made = inputs.t().dot(&matrix(factors.errors, factors.samples, layer.outputs));
+            let difference = &made - &matrix(&gradient[layer.weight.clone()], layer.inputs, layer.outputs);
+            assert!(difference.iter().all(|off| off.abs() < 1e-5), "tensor {}", factors.tensor);
         }
     }
 

@@ -13,6 +13,7 @@ mod quadratic;
 
 use std::ops::Range;
 
+use slackline_core::codec::Factors;
 use slackline_core::layout::Layout;
 use slackline_core::model::ModelSpec;
 
@@ -65,6 +66,11 @@ pub trait Model: Send {
         gradient: &mut [f32],
         ready: &mut Ready<'_>,
     ) -> f32;
+
+    /// What the gradients of matrices were made of that were computed last, from the same `examples`; none where the model does not know.
+    fn factors<'a>(&'a self, _examples: Examples<'a>) -> Vec<Factors<'a>> {
+        Vec::new()
+    }
 
     /// Losses and hits of `examples` at `values`.
     ///

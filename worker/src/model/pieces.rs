@@ -32,6 +32,12 @@ impl PairwiseGradient {
         pieces
     }
 
+    /// Whether a batch of so many samples is computed as one piece.
+    #[must_use]
+    pub const fn is_one_piece(&self, samples: usize) -> bool {
+        samples <= self.microbatch
+    }
+
     fn make_room(&mut self, samples: usize) {
         // While piece n is computed, the partial sums that wait are the one bits of n.
         let last_piece = samples.div_ceil(self.microbatch).saturating_sub(1);
@@ -71,7 +77,7 @@ impl PairwiseGradient {
     ) -> f32 {
         assert_eq!(gradient.len(), self.parameter_count, "the model is of the size announced");
         let total = examples.samples();
-        if total <= self.microbatch {
+        if self.is_one_piece(total) {
             return model.gradient_of(values, examples, gradient, ready);
         }
         self.make_room(total);
