@@ -113,7 +113,7 @@ fn one_way(cell: &Cell, placed: &Placed, bytes: u64) -> Result<(Carried, f64), B
 
 /// The ways as a table for people; ratios to bare QUIC over one stream, repetition by repetition.
 #[must_use]
-pub fn table(rows: &[Row]) -> String {
+pub(super) fn table(rows: &[Row]) -> String {
     let mut text = String::from(
         "way                          Gbit/s                    of bare QUIC          processor s/GiB: sender, receiver          copied a byte\n",
     );
@@ -133,7 +133,7 @@ pub fn table(rows: &[Row]) -> String {
 
 /// The ways as JSON.
 #[must_use]
-pub fn json(rows: &[Row]) -> Value {
+pub(super) fn json(rows: &[Row]) -> Value {
     let row = |row: &Row| {
         json!({
             "way": row.name, "bytes": row.bytes,
