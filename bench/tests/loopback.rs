@@ -105,8 +105,7 @@ fn a_held_pull_and_idle_workers_are_measured() {
     };
     let held = run(&["--held", "20", "--repeats", "1"]);
     assert!(held.contains("a held pull after the push that releases it"), "{held}");
-    let idle: serde_json::Value =
-        serde_json::from_str(&run(&["--idle", "8", "--watch-s", "1"])).unwrap();
+    let idle: serde_json::Value = serde_json::from_str(&run(&["--idle", "8", "--watch-s", "1"])).unwrap();
     assert_eq!(idle["idle_workers"], 8);
     assert!(idle["kib_each"].as_f64().unwrap() < 1024.0, "{idle}");
 }
@@ -118,6 +117,10 @@ fn a_round_can_be_one_way() {
         let (cells, is_well, said) = loopback(&[&cell[..], &["--one-way", way]].concat());
         assert!(is_well, "{said}");
         let cell = &cells[0];
-        assert_eq!(cell["bytes"].as_u64().unwrap(), bytes * 3 * 4 * cell["values"].as_u64().unwrap(), "{way}");
+        assert_eq!(
+            cell["bytes"].as_u64().unwrap(),
+            bytes * 3 * 4 * cell["values"].as_u64().unwrap(),
+            "{way}"
+        );
     }
 }

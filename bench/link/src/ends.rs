@@ -47,7 +47,9 @@ fn remove(name: &str) {
 
 /// Removes what processes left that were killed.
 fn remove_orphans() {
-    let Ok(output) = Command::new("ip").args(["netns", "list"]).stderr(Stdio::null()).output() else { return };
+    let Ok(output) = Command::new("ip").args(["netns", "list"]).stderr(Stdio::null()).output() else {
+        return;
+    };
     for name in String::from_utf8_lossy(&output.stdout).lines().filter_map(|line| line.split(' ').next()) {
         let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
         if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {

@@ -100,7 +100,9 @@ mod tests {
         let mut line = line(Some(1e6), Duration::ZERO, 0.0, Duration::MAX);
         let mut last = Duration::ZERO;
         for number in 0..1000_u32 {
-            let Fate::Arrives(at) = line.pass(MS * (number / 10), 500) else { panic!("nothing is lost here") };
+            let Fate::Arrives(at) = line.pass(MS * (number / 10), 500) else {
+                panic!("nothing is lost here")
+            };
             assert!(at > last);
             last = at;
         }

@@ -196,10 +196,7 @@ impl Part {
 }
 
 impl Client {
-    fn run(
-        self,
-        role: fn(&Cell, Vec<String>, PathBuf) -> Result<(), BenchError>,
-    ) -> Result<(), BenchError> {
+    fn run(self, role: fn(&Cell, Vec<String>, PathBuf) -> Result<(), BenchError>) -> Result<(), BenchError> {
         let (cell, keys) = self.part.split();
         role(&cell, self.addresses, keys)
     }

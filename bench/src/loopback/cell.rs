@@ -149,7 +149,8 @@ mod tests {
     fn momentum_doubles_the_state_and_every_worker_adds_its_part() {
         let cell = |workers, set: &str| {
             Cell { mib: 10, workers, servers: 2, rounds: 1, way: Way::Both, sets: vec![set.to_owned()] }
-                .allowed().unwrap()
+                .allowed()
+                .unwrap()
         };
         let (plain, momentum) = (cell(1, "optimizer.kind=\"sgd\""), cell(3, "optimizer.kind=\"momentum\""));
         assert_eq!(momentum.state, 2 * plain.state);

@@ -59,7 +59,14 @@ impl Cluster {
                 &index,
                 cell,
                 placed,
-                &["--index".as_ref(), index.as_ref(), "--out".as_ref(), out, "--bind".as_ref(), bind.as_ref()],
+                &[
+                    "--index".as_ref(),
+                    index.as_ref(),
+                    "--out".as_ref(),
+                    out,
+                    "--bind".as_ref(),
+                    bind.as_ref(),
+                ],
             )?;
         }
         let addresses = cluster.processes.each_says(0..servers, "ready")?.join(",");

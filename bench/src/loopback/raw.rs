@@ -190,7 +190,12 @@ pub fn send(carrier: Carrier, cell: &Cell, address: String, keys: PathBuf) -> Re
     Ok(())
 }
 
-fn send_quic(net: &NetworkThread, connection: &Connection, streams: u32, bytes: u64) -> Result<(), BenchError> {
+fn send_quic(
+    net: &NetworkThread,
+    connection: &Connection,
+    streams: u32,
+    bytes: u64,
+) -> Result<(), BenchError> {
     let connection = connection.clone();
     let sent = net.block_on(async move { bare::send(&connection, streams, bytes).await })?;
     sent.map_err(|error| BenchError::network("sending")(&error))
@@ -210,7 +215,8 @@ fn send_tcp(address: &str, streams: u64, bytes: u64) -> Result<(), BenchError> {
     };
     let sent: std::io::Result<()> = std::thread::scope(|scope| {
         let all: Vec<_> = (0..streams.max(1)).map(|_| scope.spawn(one)).collect();
-        all.into_iter().try_for_each(|one| one.join().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into())))
+        all.into_iter()
+            .try_for_each(|one| one.join().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into())))
     });
     sent.map_err(BenchError::system("sending over TCP"))
 }

@@ -316,7 +316,10 @@ mod tests {
     /// Datagrams of every call.
     fn counts(kernel: &Kernel) -> Vec<usize> {
         let calls = kernel.calls.lock().unwrap();
-        calls.iter().map(|(bytes, segment)| segment.map_or(1, |segment| bytes.len().div_ceil(segment))).collect()
+        calls
+            .iter()
+            .map(|(bytes, segment)| segment.map_or(1, |segment| bytes.len().div_ceil(segment)))
+            .collect()
     }
 
     /// As often as tasks have to be polled until nothing happens any more.

@@ -179,7 +179,11 @@ impl Settings {
             .initial_mtu(datagram.first)
             .mtu_discovery_config(Some(discovery))
             .enable_segmentation_offload(datagram.largest <= SEGMENTED_BYTES_MAX)
-            .congestion_controller_factory(congestion::factory(self.congestion, path.is_near(), initial_window))
+            .congestion_controller_factory(congestion::factory(
+                self.congestion,
+                path.is_near(),
+                initial_window,
+            ))
             .initial_rtt(FIRST_ROUND_TRIP)
             .max_concurrent_uni_streams(streams.into())
             .max_concurrent_bidi_streams(BIDI_STREAMS.into())

@@ -81,11 +81,10 @@ fn beyond_the_limit(_: &Socket, _: usize) {}
 /// What to tell where less was granted than `asked`, with what to do about it; nothing where all was.
 fn warning(asked: usize, buffers: Buffers) -> Option<String> {
     let Buffers { receive, send } = buffers;
-    let short: Vec<&str> =
-        [("net.core.rmem_max", receive < asked), ("net.core.wmem_max", send < asked)]
-            .iter()
-            .filter_map(|(key, is_short)| is_short.then_some(*key))
-            .collect();
+    let short: Vec<&str> = [("net.core.rmem_max", receive < asked), ("net.core.wmem_max", send < asked)]
+        .iter()
+        .filter_map(|(key, is_short)| is_short.then_some(*key))
+        .collect();
     if short.is_empty() {
         return None;
     }
@@ -113,7 +112,10 @@ pub(crate) fn route_to(remote: SocketAddr) -> Route {
         if remote.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
     let connected = UdpSocket::bind((any, 0)).and_then(|socket| socket.connect(remote).map(|()| socket));
     let Ok(socket) = connected else { return Route::default() };
-    Route { source: socket.local_addr().ok().map(|address| address.ip()), mtu: mtu(&socket, remote.is_ipv6()) }
+    Route {
+        source: socket.local_addr().ok().map(|address| address.ip()),
+        mtu: mtu(&socket, remote.is_ipv6()),
+    }
 }
 
 #[cfg(target_os = "linux")]
@@ -137,7 +139,10 @@ mod tests {
         let text = |receive, send| warning(asked, Buffers { receive, send });
         assert_eq!(text(asked, asked), None);
         let both = text(212_992, 106_496).unwrap();
-        assert!(both.contains("of 212992 bytes for receiving and 106496 for sending, 4194304 were"), "{both}");
+        assert!(
+            both.contains("of 212992 bytes for receiving and 106496 for sending, 4194304 were"),
+            "{both}"
+        );
         assert!(both.ends_with("sysctl -w net.core.rmem_max=4194304 net.core.wmem_max=4194304"), "{both}");
         let one = text(asked, 106_496).unwrap();
         assert!(one.ends_with("sysctl -w net.core.wmem_max=4194304"), "{one}");

@@ -37,7 +37,8 @@ impl Sizes {
 
 /// Bandwidth x round trip in bytes, where both are given: Mbit/s and ms make 125 bytes.
 fn product(entries: &Entries) -> Option<u64> {
-    let product = entries.float("transport.bandwidth_mbit") * entries.float("transport.round_trip_ms") * 125.0;
+    let product =
+        entries.float("transport.bandwidth_mbit") * entries.float("transport.round_trip_ms") * 125.0;
     (product > 0.0).then_some(product as u64)
 }
 

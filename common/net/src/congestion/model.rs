@@ -360,7 +360,8 @@ impl Model {
             return;
         }
         if rate >= *best * GROWTH {
-            (*best, *without_growth) = (rate, (*without_growth / ROUNDS_WITHOUT_GROWTH) * ROUNDS_WITHOUT_GROWTH);
+            (*best, *without_growth) =
+                (rate, (*without_growth / ROUNDS_WITHOUT_GROWTH) * ROUNDS_WITHOUT_GROWTH);
         } else {
             *without_growth += if is_queued { ROUNDS_WITHOUT_GROWTH } else { 1 };
         }
@@ -432,7 +433,8 @@ impl Model {
         let round_trip = self.round_trip.unwrap_or(Duration::ZERO);
         let rate = self.rate();
         // What was not used in time is not used later, else a pause would end with a burst.
-        let burst = rate * (round_trip / 4).clamp(Duration::from_millis(2), Duration::from_millis(25)).as_secs_f64();
+        let burst =
+            rate * (round_trip / 4).clamp(Duration::from_millis(2), Duration::from_millis(25)).as_secs_f64();
         let burst = burst.max((DATAGRAMS_MIN * self.datagram) as f64);
         self.credit = (self.credit.max(0.0) + gain * rate * since.as_secs_f64()).min(burst);
         let most = (self.most * self.product(round_trip.max(SHORT))) as u64;

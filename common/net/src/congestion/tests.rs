@@ -61,7 +61,8 @@ impl Sending for Halving {
 
     fn on_ack(&mut self, _: Instant, _: Instant, _: u64) {
         let datagram = DATAGRAM as f64;
-        self.window += if self.window < self.threshold { datagram } else { datagram * datagram / self.window };
+        self.window +=
+            if self.window < self.threshold { datagram } else { datagram * datagram / self.window };
     }
 
     fn on_lost(&mut self, sent: Instant, now: Instant) {
@@ -233,7 +234,10 @@ fn a_link_is_used_whatever_it_loses_by_itself() {
             let (used, lost, queued) = alone(link, 15, ours());
             assert!(used > least, "{link:?}: {used:.3} of it is used");
             assert!(lost < loss + 0.03, "{link:?}: {lost:.3} is lost");
-            assert!(queued <= Duration::from_millis(delay_ms * 3 / 2 + 5), "{link:?}: {queued:?} in the queue");
+            assert!(
+                queued <= Duration::from_millis(delay_ms * 3 / 2 + 5),
+                "{link:?}: {queued:?} in the queue"
+            );
         }
     }
     // What it is for.
