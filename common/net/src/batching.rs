@@ -72,10 +72,15 @@ impl Batching {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Datagrams that one call takes, at most. It can change: a device that cannot segment makes it one.
+    fn segments(&self) -> usize {
+        self.inner.max_transmit_segments().clamp(1, CALL_SEGMENTS)
+    }
+
     /// Sends what fills whole calls, and with `all` the rest too.
     fn send(&self, waiting: &mut Waiting, all: bool) -> io::Result<()> {
         let Some((destination, src_ip, ecn)) = waiting.way else { return Ok(()) };
-        let call_bytes = waiting.call_bytes();
+        let call_bytes = waiting.call_bytes(self.segments());
         let mut sent = 0;
         let outcome = loop {
             let left = &waiting.bytes[sent..];
@@ -103,20 +108,23 @@ impl Batching {
 }
 
 impl Waiting {
-    /// Bytes of the longest call with these datagrams.
-    fn call_bytes(&self) -> usize {
+    /// Bytes of the longest call with these datagrams, of which it takes so many.
+    fn call_bytes(&self, segments: usize) -> usize {
         let datagram_bytes = self.datagram_bytes.max(1);
-        (CALL_BYTES / datagram_bytes).clamp(1, CALL_SEGMENTS) * datagram_bytes
+        (CALL_BYTES / datagram_bytes).clamp(1, segments) * datagram_bytes
     }
 
     /// Whether this can go in the call that those which wait will go in.
-    fn takes(&self, transmit: &Transmit<'_>) -> bool {
+    fn takes(&self, transmit: &Transmit<'_>, segments: usize) -> bool {
         let datagram_bytes = datagram_bytes(transmit);
         let is_same = datagram_bytes == self.datagram_bytes
             // Only the last datagram of a call may be shorter, and one that is alone will be the last.
             || (transmit.segment_size.is_none() && datagram_bytes < self.datagram_bytes);
         let has_short_one = !self.bytes.len().is_multiple_of(self.datagram_bytes.max(1));
-        self.way == Some(way(transmit)) && is_same && !has_short_one && self.bytes.len() < self.call_bytes()
+        self.way == Some(way(transmit))
+            && is_same
+            && !has_short_one
+            && self.bytes.len() < self.call_bytes(segments)
     }
 }
 
@@ -140,7 +148,7 @@ impl AsyncUdpSocket for Batching {
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let mut waiting = self.lock();
-        if waiting.way.is_some() && !waiting.takes(transmit) {
+        if waiting.way.is_some() && !waiting.takes(transmit, self.segments()) {
             self.send(&mut waiting, true)?;
         }
         let is_full = is_full(transmit);
@@ -240,6 +248,8 @@ mod tests {
         calls: Mutex<Vec<Call>>,
         /// Calls that are still taken; none for all.
         room: Mutex<Option<usize>>,
+        /// Whether it takes single datagrams only.
+        is_plain: Mutex<bool>,
     }
 
     #[derive(Debug)]
@@ -281,6 +291,10 @@ mod tests {
 
         fn local_addr(&self) -> io::Result<SocketAddr> {
             Ok(to(0))
+        }
+
+        fn max_transmit_segments(&self) -> usize {
+            if *self.is_plain.lock().unwrap() { 1 } else { 64 }
         }
     }
 
@@ -403,6 +417,15 @@ mod tests {
         let bytes: Vec<u8> =
             kernel.calls.lock().unwrap().iter().flat_map(|(bytes, _)| bytes.clone()).collect();
         assert!(bytes.is_sorted() && bytes.len() == usize::from(taken) * 14_520, "in order, once each");
+    }
+
+    #[tokio::test]
+    async fn where_the_kernel_segments_no_more_they_go_one_by_one() {
+        let (kernel, socket) = stage();
+        send(&socket, 1, 1, 10, 1452, 1452).unwrap();
+        *kernel.is_plain.lock().unwrap() = true;
+        go_round().await;
+        assert_eq!(counts(&kernel), [1; 10]);
     }
 
     #[tokio::test]

@@ -16,7 +16,7 @@ use crate::connection::{CloseCode, Connection, Shown, canonical};
 use crate::error::{BindError, ConnectError};
 use crate::keys::{Certificate, Identity, KeysError, subject};
 use crate::peers::{Watch, objection};
-use crate::settings::{Path, Settings, UNI_STREAMS};
+use crate::settings::{Path, Settings, Side, UNI_STREAMS};
 use crate::socket::route_to;
 use crate::sparing::Sparing;
 use crate::tls::Refusal;
@@ -129,7 +129,8 @@ impl Connector {
         };
         let refusal = Refusal::default();
         let mut config = ClientConfig::new(tls::connecting(&self.identity.present(), &refusal)?);
-        config.transport_config(self.settings.transport(path, UNI_STREAMS, buffer_bytes));
+        let side = Side { streams: UNI_STREAMS, buffer_bytes, connects: true };
+        config.transport_config(self.settings.transport(path, side));
         Ok((endpoint, config, refusal))
     }
 

@@ -12,7 +12,7 @@ use crate::connection::{CloseCode, Connection, Shown, canonical};
 use crate::error::{BindError, HandshakeError, HandshakeFailure};
 use crate::keys::{Certificate, Identity, accepted};
 use crate::peers::{Watch, objection};
-use crate::settings::{Path, Settings};
+use crate::settings::{Path, Settings, Side};
 use crate::sparing::Sparing;
 use crate::tls::Refusal;
 use crate::{reset, socket, tls};
@@ -31,10 +31,7 @@ const HANDSHAKE_BYTES_TOTAL_MAX: u64 = 16 << 20;
 #[derive(Clone, Copy)]
 struct Terms {
     settings: Settings,
-    /// Streams of transfers that a peer may have open.
-    streams: u32,
-    /// What the system keeps for the socket, in bytes.
-    buffer_bytes: u64,
+    side: Side,
 }
 
 /// A UDP socket that takes connections of peers with a certificate of the same authority: a server's those of all roles, a worker's
@@ -82,7 +79,7 @@ impl Listener {
         )
         .map_err(other)?;
         let streams = settings.uni_streams(identity.role());
-        let terms = Terms { settings: *settings, streams, buffer_bytes };
+        let terms = Terms { settings: *settings, side: Side { streams, buffer_bytes, connects: false } };
         let _watch = Watch::start(identity.clone());
         Ok(Self { endpoint, local, terms, identity: identity.clone(), _watch })
     }
@@ -112,7 +109,7 @@ impl Terms {
     fn transport(&self, incoming: &Incoming) -> Arc<TransportConfig> {
         let remote = incoming.remote_address();
         let path = Path::to(remote.ip(), incoming.local_ip(), socket::route_to(remote).mtu);
-        self.settings.transport(path, self.streams, self.buffer_bytes)
+        self.settings.transport(path, self.side)
     }
 }
 

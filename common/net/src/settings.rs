@@ -163,8 +163,9 @@ impl Settings {
         }
     }
 
-    /// `streams` of transfers may the peer have open at once. `buffer_bytes` is what the system gives a socket to receive with.
-    pub(crate) fn transport(&self, path: Path, streams: u32, buffer_bytes: u64) -> Arc<TransportConfig> {
+    /// For one side of a connection over `path`.
+    pub(crate) fn transport(&self, path: Path, side: Side) -> Arc<TransportConfig> {
+        let Side { streams, buffer_bytes, connects } = side;
         let datagram = self.datagram(path);
         let mut discovery = MtuDiscoveryConfig::default();
         discovery.upper_bound(datagram.largest);
@@ -191,7 +192,8 @@ impl Settings {
             .send_window(self.send_window(path, buffer_bytes))
             // A stripe that is complete early can be used early; in turns, all would be complete only at the end.
             .send_fairness(false)
-            .keep_alive_interval(Some(self.keep_alive))
+            // One side is enough: the other hears it, and it hears the answers.
+            .keep_alive_interval(connects.then_some(self.keep_alive))
             .max_idle_timeout(IdleTimeout::try_from(self.idle_timeout).ok())
             // Unreliable datagrams are no part of the protocol.
             .datagram_receive_buffer_size(None);
@@ -221,6 +223,17 @@ impl Settings {
             }
         }
     }
+}
+
+/// What is different at the two ends of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Side {
+    /// Streams of transfers that the peer may have open at once.
+    pub(crate) streams: u32,
+    /// Bytes that the system gives the socket to receive with.
+    pub(crate) buffer_bytes: u64,
+    /// Whether it is the one that connects.
+    pub(crate) connects: bool,
 }
 
 /// Which path a connection takes.

@@ -4,7 +4,6 @@ use std::io::BufRead;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use slackline_core::config::timers::KEEP_ALIVES;
 use slackline_core::wire::ToServer;
 use slackline_net::NetworkThread;
 
@@ -18,7 +17,7 @@ use super::{BenchError, Cell, Worker, say};
 pub fn run(cell: &Cell, addresses: Vec<String>, keys: PathBuf) -> Result<(), BenchError> {
     let resolved = cell.resolve()?;
     let net = NetworkThread::start("workers").map_err(BenchError::system("no network thread"))?;
-    let renewed_every = Duration::from_secs_f64(resolved.config.cluster.lease_s) / KEEP_ALIVES;
+    let renewed_every = resolved.config.timers().renewal;
     let mut lines = std::io::stdin().lock().lines();
     for number in 0..cell.workers {
         if number == 1 {

@@ -62,6 +62,9 @@ const BACK_OFF: f64 = 0.85;
 /// Datagrams that may always be in flight.
 const DATAGRAMS_MIN: u64 = 4;
 
+/// What is smaller is mostly an acknowledgement, which nobody acknowledges: to remember it would be for nothing.
+const REMEMBERED_BYTES: u64 = 256;
+
 /// Groups of datagrams that are remembered. At 10 Gbit/s, 200 ms and ten datagrams of Ethernet's size a group there are 17,000.
 const FLIGHTS_MAX: usize = 1 << 16;
 
@@ -206,6 +209,9 @@ impl Model {
             (self.delivered_at, self.first_sent, self.is_idle) = (now, now, false);
         }
         self.credit -= bytes as f64;
+        if bytes < REMEMBERED_BYTES {
+            return;
+        }
         if self.flights.len() == FLIGHTS_MAX {
             self.flights.pop_front();
         }

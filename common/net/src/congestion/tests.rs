@@ -336,6 +336,16 @@ fn a_pause_is_not_followed_by_a_burst_of_what_was_not_sent_in_it() {
 }
 
 #[test]
+fn what_is_never_acknowledged_is_not_remembered() {
+    let now = Instant::now();
+    let mut model = Model::new(now, 64 * DATAGRAM, DATAGRAM as u16);
+    for _ in 0..100_000 {
+        model.on_sent(now, 45);
+    }
+    assert!(model.flights.is_empty());
+}
+
+#[test]
 fn a_marked_datagram_takes_less_into_flight_once_a_round() {
     let (mut model, _) = steady();
     model.on_marked();

@@ -14,9 +14,9 @@ pub(super) const TRANSPORT: &[Key] = &[
         Kind::Float { min: 0.0, max: MBIT_MAX },
         Absent::Default("0.0"),
         "Mbit/s",
-        "What the link of one worker carries to one server. Together with transport.round_trip_ms it gives what is under way on a full \
-         link, bandwidth x round trip, and the sizes below that are auto follow from it; those that are given win. 0: a link of at \
-         most 1.3 Gbit/s at 100 ms, or 13 at 10 ms, which needs nothing said.",
+        "What the link of one worker carries to one server. Together with transport.round_trip_ms it gives what is under \
+         way on a full link, bandwidth x round trip, and the sizes below that are auto follow from it; those that are \
+         given win. 0 where nothing is said: the sizes then serve up to 1.3 Gbit/s at 100 ms or 13 Gbit/s at 10 ms.",
     )
     .beside_the_result(),
     Key::new(
@@ -32,9 +32,12 @@ pub(super) const TRANSPORT: &[Key] = &[
         Kind::Choice(&["auto", "steady", "cubic", "newreno", "bbr"]),
         Absent::Default("\"auto\""),
         "",
-        "How a sender finds its rate. cubic and newreno take every lost packet for a full queue; steady measures what the path delivers \
-         (BBR's way, with queues kept short) and does not mind what it loses by itself; bbr is quinn's own BBR, an experiment, which keeps \
-         queues full. auto: cubic between processes of one machine, steady elsewhere. Measured: PLACEHOLDER_CC",
+        "How a sender finds its rate. cubic and newreno take every lost packet for a full queue; steady measures what the \
+         path delivers, as BBR does, keeps queues short and does not mind what the path loses by itself; bbr is the QUIC \
+         library's own, an experiment. auto: cubic between processes of one machine, steady elsewhere. Measured at 1 \
+         Gbit/s, 100 ms there and back, Mbit/s at a loss of 0, 3 and 10 %: steady 620 to 760, 600 to 680, 500, with 3 % \
+         of the packets dropped by a full queue at first; bbr 640, 540, 450, with 14 to 30 % dropped; cubic 1.2 at 3 %; \
+         TCP with CUBIC 0.8, with BBR 89.",
     )
     .beside_the_result(),
     Key::new(
@@ -42,9 +45,10 @@ pub(super) const TRANSPORT: &[Key] = &[
         Kind::IntOr { word: "auto", min: 1200, max: 65_507 },
         Absent::Default("\"auto\""),
         "bytes",
-        "Payload of the largest UDP datagram. auto: 64 KiB between processes of one machine, elsewhere what the \
-         path carries, up to Ethernet's 1452. A number is where the search ends instead: more for jumbo \
-         frames; less makes more packets, each with its cost.",
+        "Payload of the largest UDP datagram. auto: 64 KiB between processes of one machine; elsewhere what the path \
+         carries, found by a search from 1200 up to what the device takes that leads there (1452 over Ethernet, 8952 over \
+         jumbo frames). A number is where the search ends instead; less makes more packets, each with its cost. Measured \
+         within a machine, one way: 24 Gbit/s and 0.35 processor-seconds a GiB and side at 65507, 10 and 0.8 at 1452.",
     )
     .beside_the_result(),
     Key::new(
@@ -52,8 +56,9 @@ pub(super) const TRANSPORT: &[Key] = &[
         Kind::IntOr { word: "auto", min: 2 * KIB, max: GIB },
         Absent::Default("\"auto\""),
         "bytes",
-        "What a new connection may have in flight before it knows the path; must exceed a datagram. Too \
-         small makes the first pulls slow, too large loses packets on thin links.",
+        "What a new connection may have in flight before it knows the path; must exceed a datagram. Too small makes the \
+         first pulls slow (it doubles each round trip), too large loses packets on thin links. auto: 1 MiB, or less where \
+         bandwidth x round trip is less.",
     )
     .beside_the_result(),
     Key::new(
@@ -61,8 +66,8 @@ pub(super) const TRANSPORT: &[Key] = &[
         Kind::Int { min: 4 * KIB, max: GIB },
         Absent::Default("1048576"),
         "bytes",
-        "Least size of one piece of a transfer. Small pieces cost headers; a transfer of less than two of them \
-         is not spread over streams.",
+        "Least size of one piece of a transfer. Small pieces cost headers; a transfer of less than two of them is not \
+         spread over streams.",
     )
     .beside_the_result(),
     Key::new(
@@ -70,7 +75,8 @@ pub(super) const TRANSPORT: &[Key] = &[
         Kind::Int { min: 1, max: STRIPE_COUNT_MAX as i64 },
         Absent::Default("4"),
         "streams",
-        "Streams that one transfer is spread over at most, so that a lost packet holds up only its own.",
+        "Streams that one transfer is spread over at most, so that a lost packet holds up only its own. Measured without \
+         loss: one is as fast as four.",
     )
     .beside_the_result(),
     Key::new(
@@ -78,8 +84,10 @@ pub(super) const TRANSPORT: &[Key] = &[
         Kind::Int { min: 64 * KIB, max: 64 * MIB },
         Absent::Default("3145728"),
         "bytes",
-        "What one stream may have unread at the receiver. Too small starves long links; far over 4 MiB, \
-         heavy loss can leave more gaps in a stream than QUIC keeps, which closes the connection.",
+        "What one stream may have unread at the receiver. Too small starves long links: a stream carries no more than \
+         this in a round trip. Far over 4 MiB, heavy loss can leave more gaps in a stream than QUIC keeps (1024), which \
+         closes the connection; long links need more streams rather than larger ones, and transport.session_bytes says \
+         how many there may be.",
     )
     .beside_the_result(),
     Key::new(
@@ -87,8 +95,9 @@ pub(super) const TRANSPORT: &[Key] = &[
         Kind::IntOr { word: "auto", min: 64 * KIB, max: 16 * GIB },
         Absent::Default("\"auto\""),
         "bytes",
-        "What all streams of a connection may have unread together; at least stream_window_bytes. Bounds the \
-         memory a peer can claim.",
+        "What all streams of a connection may have unread together; at least stream_window_bytes. A connection carries no \
+         more than this in a round trip, and it bounds the memory a peer can claim. auto: 64 MiB, or twice bandwidth x \
+         round trip where that is more: once for what is under way, once while what was lost is sent again.",
     )
     .beside_the_result(),
     Key::new(
@@ -96,8 +105,9 @@ pub(super) const TRANSPORT: &[Key] = &[
         Kind::IntOr { word: "auto", min: 64 * KIB, max: 16 * GIB },
         Absent::Default("\"auto\""),
         "bytes",
-        "What a connection keeps until the other side has acknowledged it. Below rate times round-trip time \
-         the link stays idle.",
+        "What a connection keeps until the other side has acknowledged it. Below bandwidth x round trip the link stays \
+         idle. auto: 64 MiB, or twice bandwidth x round trip where that is more. Within a machine never more than three \
+         quarters of the socket's buffer: more is lost whenever the receiver computes for a moment.",
     )
     .beside_the_result(),
     Key::new(
@@ -105,9 +115,11 @@ pub(super) const TRANSPORT: &[Key] = &[
         Kind::IntOr { word: "auto", min: MIB, max: 16 * GIB },
         Absent::Default("\"auto\""),
         "bytes",
-        "What one worker may make a server hold beside the shards' own state: three eighths of it has arrived and is not read, two are \
-         pushes that are put together or wait for their shard, three are values on their way. What is beyond that waits at the worker, \
-         and its time is counted as busy. Room for two shards there always is.",
+        "What one worker may make a server hold beside the shards' own state: three eighths of it has arrived and is not \
+         read, two are pushes that are put together or wait for their shard, three are values on their way. What is \
+         beyond that waits at the worker, and its time is counted as busy. Room for two shards there always is. auto: 64 \
+         MiB, or as much as makes each of the three eighths twice bandwidth x round trip (1.3 GB at 10 Gbit/s and 200 ms, \
+         333 MB at 50 ms).",
     )
     .beside_the_result(),
     Key::new(
@@ -115,8 +127,9 @@ pub(super) const TRANSPORT: &[Key] = &[
         Kind::Int { min: 64 * KIB, max: GIB },
         Absent::Default("4194304"),
         "bytes",
-        "Buffers asked of the system for the UDP socket. Too small drops bursts; the system may grant less \
-         (net.core.rmem_max on Linux).",
+        "Buffers asked of the system for the UDP socket. Too small drops bursts, and within a machine leaves less in \
+         flight; the system may grant less (net.core.rmem_max and net.core.wmem_max on Linux), which a warning tells with \
+         the command that allows them.",
     )
     .beside_the_result(),
 ];
