@@ -63,7 +63,9 @@ def training_sets(job):
     of the time."""
     optimizer = [f"optimizer.kind={'momentum' if job['momentum'] else 'sgd'}", f"optimizer.rate={job['rate']}"]
     optimizer += [f"optimizer.momentum={job['momentum']}"] if job["momentum"] else []
-    optimizer += [f"optimizer.schedule={job['schedule']}", f"optimizer.final_rate={job['final_rate']}"]
+    optimizer += [f"optimizer.schedule={job['schedule']}"]
+    # What has no effect is refused.
+    optimizer += [f"optimizer.final_rate={job['final_rate']}"] if job["schedule"] != "constant" else []
     return [
         f"workers={job['workers']}",
         f"servers={job['servers']}",
@@ -95,6 +97,7 @@ def training_record(job, summary, targets):
             "stragglers": "none",
             "delays": "none",
             "order": "own",
+            "set": job.get("set", []),
             "samples_per_s": summary["samples_per_s"],
             "samples": samples,
             "wall_s": wall,

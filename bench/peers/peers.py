@@ -49,7 +49,7 @@ def openblas_core(flags):
 def environment(**more):
     """The environment of every process: one thread each, the kernels that fit the processor unless the caller names others, and nothing
     else of the caller's that would tune a peer."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("OPENBLAS_", "DMLC_", "OMPI_", "GLOO_"))}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("OPENBLAS_", "DMLC_", "OMPI_", "GLOO_", "SLACKLINE_"))}
     single = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "MXNET_CPU_WORKER_NTHREADS")}
     core = os.environ.get("OPENBLAS_CORETYPE") or openblas_core(machine.cpu_flags())
     core = {"OPENBLAS_CORETYPE": core} if core else {}

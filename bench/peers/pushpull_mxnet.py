@@ -6,8 +6,6 @@ looked at later: MXNet pulls into the very memory that was pushed, so from the s
 Filling it again would cost MXNet time that Slackline's bench does not spend.
 """
 
-import json
-import os
 import time
 
 import mxnet

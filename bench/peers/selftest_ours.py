@@ -134,6 +134,7 @@ class TrainingTest(InFolder):
         one = next(one for one in lines if one["kind"] == "train")
         self.assertEqual((one["samples_per_s"], one["bytes_per_worker"], one["version"]), (2000.0, 500, "9.9"))
         self.assertAlmostEqual(one["wait_share"], 0.4)
+        self.assertEqual(one["set"], ["codec.push=bf16", "consistency.policy=bsp"])
         with open(self.path("out/logs/slackline-asp-seed-5/out/given.json"), encoding="utf-8") as file:
             words = " ".join(json.load(file))
         for wanted in ("--seed 5", "train.epochs=2", "optimizer.rate=0.01", "evaluate.every_epochs=0", "codec.push=bf16", "consistency.policy=asp"):
@@ -147,6 +148,14 @@ class TrainingTest(InFolder):
         text = report.table([own, *others])
         self.assertRegex(text, r"slackline-asp / ddp-gloo +1 +2\.00\n")
         self.assertRegex(text, r"slackline-asp / mxnet-dist_sync +1 +0\.50\n")
+
+    def test_no_key_is_set_that_would_be_refused_for_having_no_effect(self):
+        job = {"workers": 2, "servers": 2, "epochs": 1, "batch": 4, "rate": 0.1, "final_rate": 0.5, "data_dir": "d"}
+        plain = ours.training_sets({**job, "schedule": "constant", "momentum": 0.0})
+        falling = ours.training_sets({**job, "schedule": "linear", "momentum": 0.9})
+        for key, wanted in (("optimizer.final_rate", "0.5"), ("optimizer.momentum", "0.9")):
+            self.assertFalse([pair for pair in plain if pair.startswith(f"{key}=")])
+            self.assertIn(f"{key}={wanted}", falling)
 
     def test_a_summary_without_figures_fails_alone(self):
         for summary in ({}, {**SUMMARY, "final": None}, [], None):
