@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use tun_rs::{DeviceBuilder, SyncDevice};
 
@@ -11,6 +12,9 @@ const PREFIX: &str = "slackline-link-";
 
 /// Packets that the kernel keeps for us; what is more is dropped, unseen by the counts. At 300,000 packets a second that is 30 ms.
 const DEVICE_QUEUE: u32 = 10_000;
+
+/// Namespaces that this process has made.
+static MADE: AtomicU32 = AtomicU32::new(0);
 
 /// Why there are no namespaces.
 #[derive(Debug, thiserror::Error)]
@@ -69,10 +73,12 @@ impl Ends {
         let mut ends = Self { names: Vec::new() };
         let mut devices = Vec::new();
         for number in 0..count {
-            let name = format!("{PREFIX}{pid}-{number}");
+            // Several links of one process, one after another or side by side, have namespaces of their own.
+            let made = MADE.fetch_add(1, Ordering::Relaxed);
+            let name = format!("{PREFIX}{pid}-{made}");
             ends.names.push(name.clone());
             ip(&["netns", "add", &name]).map_err(|error| EndsError::NotHere(error.to_string()))?;
-            let (tun, address) = (format!("slk{}-{number}", pid % 100_000), ends.address(number));
+            let (tun, address) = (format!("slk{}-{made}", pid % 100_000), ends.address(number));
             let device = DeviceBuilder::new().name(&tun).mtu(mtu).build_sync();
             let device =
                 device.map_err(|error| EndsError::NotHere(format!("no TUN devices here: {error}")))?;
