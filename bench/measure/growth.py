@@ -76,22 +76,29 @@ def figures_of(printed):
         raise processes.PeerFailed(f"the bench printed no figures of one cell: {error!r}") from error
 
 
+def flatness(ratios):
+    """Whether a byte costs as much as in the smallest size, by the median: yes, dearer or cheaper."""
+    if not ratios:
+        return "-"
+    median = figures.spread(ratios)[0]
+    return "yes" if abs(median - 1.0) <= FLAT else "dearer" if median > 1.0 else "cheaper"
+
+
 def table(turns):
     """The table of [{MiB: figures of the cell}], a dictionary a turn."""
     sizes = sorted({mib for turn in turns for mib in turn})
-    rows = [["MiB", "M parameters", "turns", "s/GB", "to the smallest", "flat within 15 %", "processor-s/GiB", "server peak, limit, MiB", "within"]]
+    rows = [["MiB", "M parameters", "turns", "s/GB", "to the smallest", "within 15 %", "processor-s/GiB", "server peak, limit, MiB", "within"]]
     first = {number: turn[sizes[0]]["seconds_per_byte"] for number, turn in enumerate(turns) if sizes[0] in turn}
     for mib in sizes:
         cells = [turn[mib] for turn in turns if mib in turn]
         costs = {number: turn[mib]["seconds_per_byte"] for number, turn in enumerate(turns) if mib in turn}
         grown = figures.ratios(costs, first)
-        flat = "" if not grown else "yes" if abs(figures.spread(grown)[0] - 1.0) <= FLAT else "no"
         used = [cell["processor_s_per_gib"] for cell in cells if cell["processor_s_per_gib"] is not None]
         peaks = [cell["server_peak_mib"] for cell in cells if cell["server_peak_mib"] is not None]
         limit = cells[0]["limit_mib"]
         row = [str(mib), f"{cells[0]['parameters'] / 1e6:.1f}", str(len(cells))]
         row.append(figures.show([1e9 * cost for cost in costs.values()], "{:.3f}".format))
-        row += [figures.show(grown, "{:.2f}".format), flat, figures.show(used, "{:.2f}".format)]
+        row += [figures.show(grown, "{:.2f}".format), flatness(grown), figures.show(used, "{:.2f}".format)]
         row += [f"{max(peaks):.0f}, {limit:.0f}" if peaks else f"-, {limit:.0f}", ("yes" if max(peaks) <= limit else "no") if peaks else "-"]
         rows.append(row)
     return "\n".join(figures.grid(rows))

@@ -214,8 +214,11 @@ class GrowthTest(InFolder):
         cell = {"parameters": 1e6, "limit_mib": 100.0, "processor_s_per_gib": 1.0, "server_peak_mib": 90.0}
         of = lambda small, large, **more: {4: {**cell, "seconds_per_byte": small}, 40: {**cell, "seconds_per_byte": large, **more}}  # noqa: E731
         text = growth.table([of(1e-9, 1.1e-9), of(5e-9, 6e-9, server_peak_mib=101.0), of(1e-9, 1.3e-9), {40: of(1, 2)[40]}])
-        self.assertRegex(text, r"\n40 +1\.0 +4 .* 1\.20 \[1\.10\.\.1\.30\] +no .* 101, 100 +no")
+        self.assertRegex(text, r"\n40 +1\.0 +4 .* 1\.20 \[1\.10\.\.1\.30\] +dearer .* 101, 100 +no")
         self.assertRegex(text, r"\n4 +1\.0 +3 .* 1\.00 \[1\.00\.\.1\.00\] +yes .* 90, 100 +yes")
+
+    def test_a_byte_that_costs_less_is_no_growth(self):
+        self.assertEqual([growth.flatness(ratios) for ratios in ([0.86], [0.8], [1.2], [1.14], [])], ["yes", "cheaper", "dearer", "yes", "-"])
 
     def test_sizes_are_measured_and_a_bench_that_breaks_fails(self):
         program = self.program("loopback", LOOPBACK)
