@@ -116,12 +116,14 @@ impl Rounds {
                 batch: BatchIndex(self.clock * u64::from(self.workers) + u64::from(worker)),
                 samples: 1,
                 reply: 0,
+                have: 0,
                 gradient: Some(gradient.into()),
             }));
             self.event(ShardEvent::Pull {
                 session,
                 reader: Some((id, incarnation)),
                 request: self.clock,
+                have: 0,
                 kind: PullKind::Gated { clock: Clock(self.clock + 1), after: sequence, ahead: 0 },
             });
         }

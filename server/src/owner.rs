@@ -302,8 +302,8 @@ impl Work {
             }
             Note::Room(pulled, leave) => {
                 if self.host.role() == Role::Leading && self.performer.has_room(pulled, leave) {
-                    let Pulled { session, reader, request, kind, .. } = pulled;
-                    let pull = ShardEvent::Pull { session, reader, request, kind };
+                    let Pulled { session, reader, request, have, kind, .. } = pulled;
+                    let pull = ShardEvent::Pull { session, reader, request, have, kind };
                     if self.takes_orders() { self.shard(pull) } else { self.queues.deferred.put_again(pull) }
                 }
             }

@@ -69,6 +69,7 @@ pub(crate) struct Pulled {
     pub(crate) session: SessionId,
     pub(crate) reader: Option<(WorkerId, Incarnation)>,
     pub(crate) request: u64,
+    pub(crate) have: u64,
     pub(crate) kind: PullKind,
     /// Microseconds that the shard had held it.
     held_us: u64,
@@ -324,8 +325,8 @@ impl Performer {
                 let directory = &self.surroundings.directory;
                 directory.send(session, Outgoing::Message(ToPeer::Pushed(Pushed { busy_us, ..pushed })));
             }
-            ShardEffect::Serve { session, reader, request, kind, values, served } => {
-                let pulled = Pulled { session, reader, request, kind, held_us: served.held_us };
+            ShardEffect::Serve { session, reader, request, have, kind, values, served } => {
+                let pulled = Pulled { session, reader, request, have, kind, held_us: served.held_us };
                 self.serve(pulled, values, served);
             }
             ShardEffect::Overtaken { session, open } => {

@@ -308,6 +308,7 @@ impl Session {
                     batch: header.batch,
                     samples: header.samples,
                     reply: header.reply,
+                    have: header.have,
                     gradient: Some(Payload::new(header.encoding, header.keys.len as usize, values).map_err(
                         |error| format!("a push of {} for {}: {error}", header.worker, header.shard),
                     )?),

@@ -193,7 +193,7 @@ impl Tracer {
             ShardEvent::Commit { worker, incarnation, sequence } => {
                 Event::Whole(*worker, *incarnation, *sequence)
             }
-            ShardEvent::Pull { session, reader, request, kind } => {
+            ShardEvent::Pull { session, reader, request, kind, .. } => {
                 Event::Pull(PullFacts { session: *session, reader: *reader, request: *request, kind: *kind })
             }
             _ => Event::Other,

@@ -100,6 +100,7 @@ impl Ledger {
             batch: BatchIndex(0),
             samples: 1,
             reply: 0,
+            have: 0,
             gradient: Some(gradient.into()),
         })
     }

@@ -207,7 +207,7 @@ impl Variant {
                 let kind =
                     PullKind::Gated { clock: Clock(worker.done), after: Sequence(worker.done), ahead: 0 };
                 let reader = Some((WorkerId(id), incarnation(id)));
-                ShardEvent::Pull { session, reader, request: worker.done, kind }
+                ShardEvent::Pull { session, reader, request: worker.done, have: 0, kind }
             }
             Stage::Push => self.ledger.push(session, id, sequence),
             _ => ShardEvent::Commit {

@@ -43,6 +43,7 @@ fn a_role_may_ask_for_its_own_part_only() {
     let pull = Pull {
         shard: ShardId(0),
         request: 1,
+        have: 0,
         kind: PullKind::Gated { clock: Default::default(), after: Default::default(), ahead: 0 },
     };
     let attempts = [

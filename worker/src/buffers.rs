@@ -6,15 +6,15 @@ use slackline_core::ids::{KeyRange, ShardId};
 use slackline_core::partition::Partition;
 use slackline_net::Destination;
 
-/// A flat buffer that pulls are read into, and that is lent to a computing thread meanwhile.
+/// A flat buffer that pulls are read into, and that is lent to a computing thread in between. It keeps what was read into it.
 #[derive(Debug, Default)]
-pub(crate) struct Buffer {
+pub(crate) struct Flat {
     destination: Option<Destination>,
-    pub(crate) spare: Vec<f32>,
+    spare: Vec<f32>,
 }
 
-impl Buffer {
-    /// Where the next pulls go.
+impl Flat {
+    /// Where the next pulls go. The buffer is not lent.
     pub(crate) fn destination(&mut self, flat: KeyRange) -> &Destination {
         self.destination.get_or_insert_with(|| {
             let mut values = std::mem::take(&mut self.spare);
@@ -23,10 +23,15 @@ impl Buffer {
         })
     }
 
-    /// The values that were pulled last. With local steps it can be that none were since.
+    /// The values that were pulled last. It can be that none were since it was given back.
     pub(crate) fn lend(&mut self, flat: KeyRange) -> Vec<f32> {
         self.destination(flat);
         self.destination.take().map_or_else(Vec::new, |destination| destination.take())
+    }
+
+    /// Takes back what was lent.
+    pub(crate) fn give_back(&mut self, values: Vec<f32>) {
+        self.spare = values;
     }
 }
 
@@ -84,8 +89,11 @@ mod tests {
     #[test]
     fn a_buffer_that_nothing_was_read_into_still_has_its_values() {
         let flat = KeyRange::new(0, 3);
-        let mut buffer = Buffer { destination: None, spare: vec![1.0, 2.0, 3.0] };
+        let mut buffer = Flat::default();
+        buffer.give_back(vec![1.0, 2.0, 3.0]);
         assert_eq!(buffer.lend(flat), [1.0, 2.0, 3.0]);
+        buffer.give_back(vec![4.0; 3]);
+        assert_eq!(buffer.lend(flat), [4.0; 3]);
         assert_eq!(buffer.lend(flat), [0.0; 3], "what is lent is gone until it is given back");
     }
 

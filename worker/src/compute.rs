@@ -9,6 +9,7 @@ use slackline_core::aggregate::first_not_finite;
 use slackline_core::codec::{Factors, Payload};
 use slackline_core::config::Config;
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, Sequence, ShardId, WorkerId};
+use slackline_worker_core::Buffer;
 use tokio::sync::mpsc::Sender;
 
 use crate::dataset::Dataset;
@@ -28,6 +29,8 @@ pub(crate) struct GradientJob {
     pub(crate) sequence: Sequence,
     pub(crate) place: Place,
     pub(crate) batch: Batch,
+    /// The buffer that the values are lent from.
+    pub(crate) buffer: Buffer,
     pub(crate) values: Vec<f32>,
     pub(crate) gradient: Vec<f32>,
     /// Buffers for parts that are written otherwise than plainly, and those parts.
@@ -363,6 +366,7 @@ mod tests {
             sequence: Sequence(sequence),
             place,
             batch,
+            buffer: Buffer::First,
             values,
             gradient,
             spare: Vec::new(),

@@ -365,7 +365,7 @@ struct Inward {
 }
 
 impl Inward {
-    /// Reads one stripe straight to its place; a stripe that nobody waits for any more is thrown away unread.
+    /// Reads one stripe, plain values straight to their place; a stripe that nobody waits for any more is thrown away unread.
     async fn take_stripe(self, arriving: Arriving) -> Result<(), Failed> {
         let header = *arriving.header();
         if header.kind != TransferKind::Values {
@@ -385,12 +385,14 @@ impl Inward {
             }
         };
         let complete = tokio::select! {
-            complete = gather.receive(arriving) => complete?,
+            // First: a patch must not be written over what has come for another pull.
+            biased;
             // Another pull has taken the place of this one.
             _ = alive.changed() => {
                 self.gathers.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
                 return Ok(());
             }
+            complete = gather.receive(arriving) => complete?,
         };
         if complete {
             self.gathers.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);

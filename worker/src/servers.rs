@@ -6,9 +6,9 @@ use slackline_core::ids::{BatchIndex, Clock, Incarnation, KeyRange, Sequence, Se
 use slackline_core::partition::Partition;
 use slackline_core::wire::{Pushed, TransferHeader};
 use slackline_net::SharedValues;
-use slackline_worker_core::{Effect, Event, Packed};
+use slackline_worker_core::{Buffer, Effect, Event, Packed};
 
-use crate::buffers::{Buffer, Fresher};
+use crate::buffers::{Flat, Fresher};
 use crate::compute::{GradientJob, Place};
 use crate::daemon::WorkerFailure;
 use crate::driver::Base;
@@ -72,9 +72,8 @@ pub(crate) struct Servers {
     flat: KeyRange,
     partition: Partition,
     initial: SharedValues,
-    training: Buffer,
+    buffers: BTreeMap<Buffer, Flat>,
     fresher: Fresher,
-    evaluation: Buffer,
     /// Gradients that servers have not answered yet, for sending again.
     gradients: BTreeMap<Sequence, Computed>,
     /// The gradient that was handed over last, as long as no part of it was sent.
@@ -93,10 +92,9 @@ impl Servers {
         Self {
             flat: KeyRange::new(0, partition.key_count()),
             initial: SharedValues::from(initial),
-            training: Buffer::default(),
+            buffers: BTreeMap::new(),
             fresher: Fresher::new(partition.clone()),
             partition,
-            evaluation: Buffer::default(),
             gradients: BTreeMap::new(),
             unsent: None,
             spare: Vec::new(),
@@ -110,15 +108,16 @@ impl Servers {
     /// Performs an effect that is not the same on all roads.
     pub(crate) fn perform(&mut self, base: &mut Base, effect: Effect) {
         match effect {
-            Effect::ExpectValues { server, shard, request, snapshot } => {
-                let (buffer, purpose) = if snapshot {
-                    (&mut self.evaluation, Purpose::Evaluation)
+            Effect::ExpectValues { server, shard, request, buffer } => {
+                let purpose = if buffer == Buffer::Evaluation {
+                    Purpose::Evaluation
                 } else {
                     self.fresher.forget(shard);
-                    (&mut self.training, Purpose::Training)
+                    Purpose::Training
                 };
                 let place = self.partition.range(shard).as_indices();
-                if let Some(destination) = buffer.destination(self.flat).part(place) {
+                let values = self.buffers.entry(buffer).or_default();
+                if let Some(destination) = values.destination(self.flat).part(place) {
                     base.links.expect(server, shard, purpose, Expected { request, destination });
                 }
             }
@@ -139,12 +138,12 @@ impl Servers {
             Effect::SendInitial { server, header } => {
                 base.links.transfer(server, header, part(&self.initial, &header));
             }
-            Effect::Compute { sequence, batch, clock, adopted, pushed } => {
-                self.start_gradient(base, sequence, batch, (clock, adopted, pushed));
+            Effect::Compute { sequence, batch, clock, buffer, adopted, pushed } => {
+                self.start_gradient(base, (sequence, batch, buffer), (clock, adopted, pushed));
             }
             Effect::Abandon { sequence } => base.compute.abandon(sequence),
             Effect::ReleaseGradient { sequence } => self.release(sequence),
-            Effect::Evaluate { at_samples, .. } => base.evaluate(at_samples, self.evaluation.lend(self.flat)),
+            Effect::Evaluate { at_samples, .. } => base.evaluate(at_samples, self.lend(Buffer::Evaluation)),
             effect => tracing::error!("{effect:?} is for an allreduce: a fault of this program"),
         }
     }
@@ -157,10 +156,10 @@ impl Servers {
         loss: f64,
         bad_key: Option<u64>,
     ) {
-        let GradientJob { sequence, batch, values, gradient, packed, spare, .. } = job;
+        let GradientJob { sequence, batch, buffer, values, gradient, packed, spare, .. } = job;
         let samples = batch.samples() as u32;
         base.give_back(batch);
-        self.training.spare = values;
+        self.give_back(buffer, values);
         self.spare_words = spare;
         let told = packed.iter().map(|(shard, payload)| Packed {
             shard: *shard,
@@ -176,27 +175,35 @@ impl Servers {
 
     /// Memory that was evaluated.
     pub(crate) fn keep_evaluated(&mut self, values: Vec<f32>) {
-        self.evaluation.spare = values;
+        self.give_back(Buffer::Evaluation, values);
+    }
+
+    fn lend(&mut self, buffer: Buffer) -> Vec<f32> {
+        self.buffers.entry(buffer).or_default().lend(self.flat)
+    }
+
+    fn give_back(&mut self, buffer: Buffer, values: Vec<f32>) {
+        self.buffers.entry(buffer).or_default().give_back(values);
     }
 
     fn start_gradient(
         &mut self,
         base: &mut Base,
-        sequence: Sequence,
-        index: BatchIndex,
+        (sequence, index, buffer): (Sequence, BatchIndex, Buffer),
         (clock, adopted, pushed): (Clock, Vec<ShardId>, Vec<ShardId>),
     ) {
         let Some(batch) = base.take_batch(index) else { return };
         self.reclaim();
         let gradient = self.spare.pop().unwrap_or_else(|| vec![0.0; self.flat.len as usize]);
-        let mut values = self.training.lend(self.flat);
+        let mut values = self.lend(buffer);
         self.fresher.write_to(&mut values);
         // Only a member computes. Were it none, it would be some worker at the beginning of a life: nothing depends on which.
         let (worker, incarnation) = base.worker.member().unwrap_or_default();
         let is_after_unsent = self.unsent.replace(sequence).is_some();
         let place = Place { worker, incarnation, clock, batch: index, adopted, pushed, is_after_unsent };
         let (spare, packed) = (std::mem::take(&mut self.spare_words), Vec::new());
-        if !base.compute.gradient(GradientJob { sequence, place, batch, values, gradient, spare, packed }) {
+        let job = GradientJob { sequence, place, batch, buffer, values, gradient, spare, packed };
+        if !base.compute.gradient(job) {
             base.fail(WorkerFailure::ComputeEnded);
         }
     }

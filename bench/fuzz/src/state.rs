@@ -75,6 +75,7 @@ pub fn sample() -> Vec<u8> {
         batch: BatchIndex(0),
         samples: 1,
         reply: 0,
+        have: 0,
         gradient: Some(values.to_vec().into()),
     };
     let enter = ShardEvent::Enter { worker, incarnation, clock, standing, batch_count: 9, answered };

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use slackline_core::ids::{BatchIndex, Clock, Moment, Sequence, ShardId};
-use slackline_worker_core::{Event, Packed};
+use slackline_worker_core::{Buffer, Event, Packed};
 
 use crate::engine::{Assignment, Gradient, Job, Snapshot};
 use crate::failure::SimFailure;
 use crate::links::duration;
 use crate::timeline::Track;
-use crate::workers::{Buffer, Computed};
+use crate::workers::{Computed, Part, place_of};
 use crate::world::{Happening, World};
 
 /// Batches that a process has asked for and not computed; the coordinator gives two at most, and a fence makes it forget them.
@@ -47,13 +47,12 @@ impl World {
     pub(crate) fn compute(
         &mut self,
         process: usize,
-        sequence: Sequence,
-        batch: BatchIndex,
+        (sequence, batch, buffer): (Sequence, BatchIndex, Buffer),
         (clock, adopted, pushed): (Clock, Vec<ShardId>, Vec<ShardId>),
     ) {
         let now = self.now();
         let config = self.plan.config();
-        let keeps = config.local.is_some_and(|local| local.fragments > 1);
+        let keeps = self.keeps_values();
         let state = &mut self.processes[process];
         let place = state.batches.iter().position(|(loaded, _)| *loaded == batch);
         let units = place.and_then(|place| state.batches.remove(place)).map_or(1, |(_, units)| units);
@@ -64,7 +63,7 @@ impl World {
             local.begins(state.worker.member().map(|(_, incarnation)| incarnation));
             local
         });
-        let snapshot = snapshot(&mut state.training, keeps);
+        let snapshot = snapshot(&mut state.buffers[place_of(buffer)], keeps);
         let computed_on = if state.packer.is_some() { snapshot.clone() } else { Snapshot::new() };
         let job = self.engine.start(Assignment { snapshot, batch, units, clock, adopted, local });
         if self.timeline.is_open() {
@@ -87,6 +86,11 @@ impl World {
         self.counts.computing += 1;
         let number = state.number;
         self.agenda.at(now.after(duration(seconds)), Happening::Computed { process, number });
+    }
+
+    /// Whether buffers keep what was read into them: the next answer can be a patch of that, and an iteration can do without new values.
+    fn keeps_values(&self) -> bool {
+        self.plan.sizes.is_none() || self.plan.config().local.is_some_and(|local| local.fragments > 1)
     }
 
     /// A gradient is due.
@@ -153,22 +157,22 @@ impl World {
 
     /// Measures the values that were pulled for it. It takes no virtual time: a worker evaluates beside its training.
     pub(crate) fn evaluate(&mut self, process: usize, at_samples: u64) {
+        let keeps = self.keeps_values();
         let snapshot = match self.own_values(process) {
             Some(own) => own,
-            None => snapshot(&mut self.processes[process].evaluation, false),
+            None => snapshot(&mut self.processes[process].buffers[place_of(Buffer::Evaluation)], keeps),
         };
         let (loss, accuracy) = self.engine.evaluate(&snapshot);
         self.agenda.at(self.agenda.now(), Happening::Measured { process, at_samples, loss, accuracy });
     }
 }
 
-/// The values that were pulled, with their shards. What still comes for these pulls is thrown away; the values are kept where the next
-/// iteration may do without new ones.
-fn snapshot(buffers: &mut [Buffer], keeps: bool) -> Snapshot {
-    let take = |(shard, buffer): (usize, &mut Buffer)| {
-        buffer.request = None;
-        let values = if keeps { buffer.values.clone() } else { buffer.values.take() };
+/// The values that were pulled, with their shards. What still comes for these pulls is thrown away.
+fn snapshot(parts: &mut [Part], keeps: bool) -> Snapshot {
+    let take = |(shard, part): (usize, &mut Part)| {
+        part.request = None;
+        let values = if keeps { part.values.clone() } else { part.values.take() };
         Some((ShardId(shard as u32), values?))
     };
-    buffers.iter_mut().enumerate().filter_map(take).collect()
+    parts.iter_mut().enumerate().filter_map(take).collect()
 }

@@ -290,6 +290,7 @@ impl World {
             batch: header.batch,
             samples: header.samples,
             reply: header.reply,
+            have: header.have,
             gradient: Some(gradient),
         };
         self.put_before(At::new(server, header.shard), ShardEvent::Push(push));

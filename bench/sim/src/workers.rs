@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use slackline_core::codec::{Encoding, Payload};
+use slackline_core::codec::{Encoding, Patch, Payload};
 use slackline_core::ids::{BatchIndex, Moment, Sequence, ServerId, ShardId, WorkerId};
-use slackline_core::wire::{Served, ToPeer, ToServer, TransferHeader, Work};
+use slackline_core::wire::{Pull, Served, ToPeer, ToServer, TransferHeader, Work};
 use slackline_server_core::shard::Snapshot;
-use slackline_worker::packing::{Packer, Part};
-use slackline_worker_core::{Effect, Event, Worker, WorkerError};
+use slackline_worker::packing::{self, Packer};
+use slackline_worker_core::{Buffer, Effect, Event, Worker, WorkerError};
 
 use crate::allreduce::{Peer, StepOf};
 use crate::computing::Computing;
@@ -27,23 +27,32 @@ enum Life {
 
 /// Where the answers to the pulls of one shard go: the number that is waited for, and what came.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Buffer {
+pub(crate) struct Part {
     pub(crate) request: Option<u64>,
     pub(crate) values: Option<Arc<Vec<f32>>>,
 }
 
-impl Buffer {
+impl Part {
     const fn waiting_for(request: u64) -> Self {
         Self { request: Some(request), values: None }
     }
 
     /// Takes what was asked for, and says whether it was.
-    fn take_in(&mut self, request: u64, values: &Arc<Vec<f32>>) -> bool {
+    fn take_in(&mut self, request: u64, snapshot: &Snapshot, keys: usize) -> bool {
         let is_it = self.request == Some(request);
         if is_it {
-            self.values = Some(Arc::clone(values));
+            self.values = Some(unpacked(snapshot, self.values.take(), keys));
         }
         is_it
+    }
+}
+
+/// The place of a buffer among those of a process.
+pub(crate) const fn place_of(buffer: Buffer) -> usize {
+    match buffer {
+        Buffer::First => 0,
+        Buffer::Second => 1,
+        Buffer::Evaluation => 2,
     }
 }
 
@@ -63,10 +72,10 @@ pub(crate) struct Process {
     pub(crate) paused_until: Moment,
     /// The present connection to each server.
     pub(crate) links: Vec<Option<usize>>,
-    /// For training, for values that may take the place of these, and for an evaluation, by shard.
-    pub(crate) training: Vec<Buffer>,
-    fresher: Vec<Buffer>,
-    pub(crate) evaluation: Vec<Buffer>,
+    /// The buffers that are pulled into, by shard.
+    pub(crate) buffers: [Vec<Part>; 3],
+    /// Values that may take the place of those for training.
+    fresher: Vec<Part>,
     /// Batches that were asked for, with their units.
     pub(crate) batches: VecDeque<(BatchIndex, u32)>,
     /// What it keeps between iterations where it takes local steps; elsewhere, or while that is in use, none.
@@ -97,7 +106,7 @@ impl Process {
 
     /// Whether a number is that of the pull for training that the process waits for.
     pub(crate) fn expects(&self, shard: ShardId, request: u64) -> bool {
-        self.training[shard.0 as usize].request == Some(request)
+        self.buffers[..2].iter().any(|parts| parts[shard.0 as usize].request == Some(request))
     }
 
     /// The parts of a gradient that these shards are sent, where they do not go as they are.
@@ -111,7 +120,7 @@ impl Process {
         let Some(packer) = &mut self.packer else { return BTreeMap::new() };
         let pack = |shard: &ShardId| {
             let values = computed_on.iter().find(|(of, _)| of == shard).map(|(_, values)| values.as_slice());
-            let part = Part { gradient: &gradient[packer.keys(*shard)], values, factors: &[] };
+            let part = packing::Part { gradient: &gradient[packer.keys(*shard)], values, factors: &[] };
             (*shard, packer.pack(worker, *shard, part, Vec::new()))
         };
         pushed.iter().map(pack).collect()
@@ -121,9 +130,7 @@ impl Process {
     fn end(&mut self) -> Vec<usize> {
         self.life = Life::Gone;
         self.gradients.clear();
-        for buffers in [&mut self.training, &mut self.fresher, &mut self.evaluation] {
-            buffers.fill(Buffer::default());
-        }
+        self.buffers.iter_mut().chain([&mut self.fresher]).for_each(|parts| parts.fill(Part::default()));
         self.local = None;
         self.links.iter_mut().filter_map(Option::take).collect()
     }
@@ -148,9 +155,8 @@ impl World {
             life: Life::Running,
             paused_until: now,
             links: vec![None; self.servers.len()],
-            training: vec![Buffer::default(); shards],
-            fresher: vec![Buffer::default(); shards],
-            evaluation: vec![Buffer::default(); shards],
+            buffers: std::array::from_fn(|_| vec![Part::default(); shards]),
+            fresher: vec![Part::default(); shards],
             batches: VecDeque::new(),
             local: self.engine.local(),
             computing: None,
@@ -269,24 +275,28 @@ impl World {
             }
             Effect::Send { server, message } => {
                 let what = match message {
-                    ToServer::Pull(pull) => Inward::Pull(pull),
+                    ToServer::Pull(pull) => Inward::Pull(Pull { have: self.names(pull.have), ..pull }),
                     message => Inward::Message(Box::new(message)),
                 };
                 self.send(process, server, what);
             }
-            Effect::ExpectValues { shard, request, snapshot, .. } => {
-                let state = &mut self.processes[process];
-                let buffers = if snapshot { &mut state.evaluation } else { &mut state.training };
-                buffers[shard.0 as usize].request = Some(request);
+            Effect::ExpectValues { shard, request, buffer, .. } => {
+                let (shard, buffers) = (shard.0 as usize, &mut self.processes[process].buffers);
+                buffers[place_of(buffer)][shard].request = Some(request);
+                // The other one for training is not waited for any more.
+                if buffer != Buffer::Evaluation {
+                    buffers[place_of(buffer.next())][shard].request = None;
+                }
             }
             Effect::ExpectFresher { shard, request, .. } => {
-                self.processes[process].fresher[shard.0 as usize] = Buffer::waiting_for(request);
+                self.processes[process].fresher[shard.0 as usize] = Part::waiting_for(request);
             }
             Effect::AdoptFresher { shard } => {
                 let state = &mut self.processes[process];
                 let fresher = state.fresher[shard.0 as usize].values.take();
-                if fresher.is_some() {
-                    state.training[shard.0 as usize].values = fresher;
+                let replaced = state.buffers[..2].iter_mut().map(|parts| &mut parts[shard.0 as usize]);
+                for part in replaced.filter(|part| part.request.is_some() && fresher.is_some()) {
+                    part.values.clone_from(&fresher);
                 }
             }
             Effect::SendPush { server, header } => self.send_push(process, server, header),
@@ -294,8 +304,8 @@ impl World {
                 self.send_cargo(process, server, Cargo::Initial { shard: header.shard });
             }
             Effect::LoadBatch { batch, units } => self.load(process, batch, units),
-            Effect::Compute { sequence, batch, clock, adopted, pushed } => {
-                self.compute(process, sequence, batch, (clock, adopted, pushed));
+            Effect::Compute { sequence, batch, clock, buffer, adopted, pushed } => {
+                self.compute(process, (sequence, batch, buffer), (clock, adopted, pushed));
             }
             Effect::Abandon { sequence } => self.abandon(process, sequence),
             Effect::ReleaseGradient { sequence } => self.release(process, sequence),
@@ -324,6 +334,11 @@ impl World {
             // All others were performed already.
             _ => {}
         }
+    }
+
+    /// What a pull may say of the values that its process has: where none are simulated, none of them can be as they were.
+    const fn names(&self, have: u64) -> u64 {
+        if self.plan.sizes.is_some() { 0 } else { have }
     }
 
     fn send(&mut self, process: usize, server: ServerId, what: Inward) {
@@ -359,6 +374,7 @@ impl World {
         };
         self.processes[process].wire.0 += bytes;
         self.counts.bytes_pushed += bytes;
+        let header = TransferHeader { have: self.names(header.have), ..header };
         self.send_cargo(process, server, Cargo::Push { header, gradient });
     }
 
@@ -373,15 +389,15 @@ impl World {
     ) {
         let now = self.now();
         let bytes = self.plan.pulled_bytes(shard, &values);
-        let values = unpacked(values, self.plan.partition.range(shard).len as usize);
+        let keys = self.plan.partition.range(shard).len as usize;
         let state = &mut self.processes[process];
         let place = shard.0 as usize;
-        if state.training[place].take_in(request, &values) {
+        let takes = |parts: &mut Vec<Part>| parts[place].take_in(request, &values, keys);
+        let [first, second, evaluation] = &mut state.buffers;
+        if takes(first) || takes(second) {
             state.track.pulled = Some(now);
             state.track.pull_held_us = state.track.pull_held_us.max(served.held_us);
-        } else if !state.fresher[place].take_in(request, &values)
-            && !state.evaluation[place].take_in(request, &values)
-        {
+        } else if !takes(&mut state.fresher) && !takes(evaluation) {
             return;
         }
         state.wire.1 += bytes;
@@ -405,16 +421,27 @@ impl World {
     }
 }
 
-/// The values of a snapshot, however it is written.
-fn unpacked(snapshot: Snapshot, keys: usize) -> Arc<Vec<f32>> {
-    if snapshot.encoding == Encoding::F32 {
-        return snapshot.words;
+/// The values of a snapshot, however it is written; a patch is one of those that were there before.
+fn unpacked(snapshot: &Snapshot, before: Option<Arc<Vec<f32>>>, keys: usize) -> Arc<Vec<f32>> {
+    let before = before.unwrap_or_else(|| Arc::new(vec![0.0; keys]));
+    match snapshot.encoding {
+        Encoding::F32 => snapshot.words.clone(),
+        Encoding::Blocks if snapshot.words.is_empty() => before,
+        Encoding::Blocks => {
+            let mut values = Arc::unwrap_or_clone(before);
+            if let Ok(patch) = Patch::new(keys, snapshot.words.to_vec()) {
+                patch.write_to(&mut values);
+            }
+            Arc::new(values)
+        }
+        encoding => {
+            let mut values = vec![0.0; keys];
+            if let Ok(payload) = Payload::new(encoding, keys, snapshot.words.to_vec()) {
+                payload.decode_into(&mut values);
+            }
+            Arc::new(values)
+        }
     }
-    let mut values = vec![0.0; keys];
-    if let Ok(payload) = Payload::new(snapshot.encoding, keys, Arc::unwrap_or_clone(snapshot.words)) {
-        payload.decode_into(&mut values);
-    }
-    Arc::new(values)
 }
 
 /// Whether an event can bring the next deadline nearer.

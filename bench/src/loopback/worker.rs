@@ -363,7 +363,7 @@ impl Worker {
     async fn pull(&mut self, index: usize) -> Result<(), BenchError> {
         let Shard { id, server, .. } = self.shards[index];
         let kind = PullKind::Gated { clock: self.clock, after: Sequence(self.clock.0), ahead: 0 };
-        let pull = Pull { shard: id, request: self.pulls, kind };
+        let pull = Pull { shard: id, request: self.pulls, have: 0, kind };
         self.send(server, &ToServer::Pull(pull)).await
     }
 

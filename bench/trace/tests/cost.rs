@@ -68,7 +68,7 @@ fn iterations(shard: &mut Shard, tracer: &mut Option<Tracer>, from: u64) -> Dura
     for clock in from..from + BATCH {
         let kind = PullKind::Gated { clock: Clock(clock), after: Sequence(clock), ahead: 0 };
         let reader = Some((worker, incarnation));
-        event(clock * 300_000, ShardEvent::Pull { session, reader, request: clock, kind });
+        event(clock * 300_000, ShardEvent::Pull { session, reader, request: clock, have: 0, kind });
         let push = Push {
             session,
             worker,
@@ -79,6 +79,7 @@ fn iterations(shard: &mut Shard, tracer: &mut Option<Tracer>, from: u64) -> Dura
             batch: BatchIndex(clock),
             samples: 32,
             reply: 0,
+            have: 0,
             gradient: Some(vec![1.0].into()),
         };
         event(clock * 300_000 + 150_000, ShardEvent::Push(push));

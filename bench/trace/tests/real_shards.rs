@@ -250,7 +250,7 @@ impl World {
             false => PullKind::Gated { clock, after, ahead: 0 },
         };
         let (session, reader) = (worker.session, Some((worker.id, worker.incarnation)));
-        self.event(ShardEvent::Pull { session, reader, request: self.requests, kind });
+        self.event(ShardEvent::Pull { session, reader, request: self.requests, have: 0, kind });
     }
 
     /// A worker that computes pulls for its next iteration.
@@ -261,7 +261,7 @@ impl World {
         let (clock, after) = (Clock(worker.next_clock), Sequence(worker.sequence));
         let (session, reader) = (worker.session, Some((worker.id, worker.incarnation)));
         let kind = PullKind::Gated { clock, after, ahead: 1 };
-        self.event(ShardEvent::Pull { session, reader, request, kind });
+        self.event(ShardEvent::Pull { session, reader, request, have: 0, kind });
     }
 
     fn push(&mut self, index: usize, gradient: Option<Vec<f32>>) {
@@ -277,6 +277,7 @@ impl World {
             batch: BatchIndex(worker.clock * 64 + u64::from(worker.id.0)),
             samples: 32,
             reply: 0,
+            have: 0,
             gradient: gradient.map(Into::into),
         };
         worker.clock += 1;
@@ -324,7 +325,13 @@ impl World {
             (7, _) => {
                 self.requests += 1;
                 let (session, request) = (SessionId(999), self.requests);
-                self.event(ShardEvent::Pull { session, reader: None, request, kind: PullKind::Snapshot });
+                self.event(ShardEvent::Pull {
+                    session,
+                    reader: None,
+                    request,
+                    have: 0,
+                    kind: PullKind::Snapshot,
+                });
             }
             (8, _) if self.workers.len() < 6 => {
                 let id = WorkerId(self.workers.len() as u32);

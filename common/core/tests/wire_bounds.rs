@@ -94,9 +94,10 @@ fn to_server() -> Vec<ToServer> {
         ToServer::Pull(Pull {
             shard,
             request: 2,
+            have: 1,
             kind: PullKind::Gated { clock, after: Sequence(3), ahead: 0 },
         }),
-        ToServer::PushNothing { shard, sequence: Sequence(2), clock, reply: 3 },
+        ToServer::PushNothing { shard, sequence: Sequence(2), clock, reply: 3, have: 2 },
         ToServer::Leave(Leave { outcome: Outcome::Failed(text.clone()), report: None }),
         ToServer::Ready(Ready { generation: Generation(1), clock, units: 2, measured: None }),
         ToServer::Trouble(Trouble { generation: Generation(1), worker: WorkerId(2), reason: text.clone() }),
@@ -224,6 +225,7 @@ fn headers() -> impl Iterator<Item = TransferHeader> {
         stripe: Stripe::new(10, 20),
         held_us: 10,
         reply: 11,
+        have: 12,
         ..TransferHeader::plain(kind, ShardId(1), KeyRange::new(100, 50))
     })
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use slackline_core::codec::{Encoding, Payload};
+use slackline_core::codec::{Encoding, Patch, Payload};
 use slackline_core::wire::{Stripe, TransferHeader};
 
 use crate::count;
@@ -74,12 +74,19 @@ impl Gather {
     /// # Errors
     /// [`TransferError::Codec`] when the payload is none.
     pub fn land(&self, place: &Destination) -> Result<(), TransferError> {
-        if self.header.encoding == Encoding::F32 {
-            return Ok(());
+        match self.header.encoding {
+            Encoding::F32 => return Ok(()),
+            Encoding::Blocks => {
+                let patch = Patch::new(place.len(), self.take())?;
+                place.fill(|values| patch.write_to(values));
+                count::add_copied(4 * self.header.words as usize);
+            }
+            encoding => {
+                let payload = Payload::new(encoding, place.len(), self.take())?;
+                place.fill(|values| payload.decode_into(values));
+                count::add_copied(4 * place.len());
+            }
         }
-        let payload = Payload::new(self.header.encoding, place.len(), self.take())?;
-        place.fill(|values| payload.decode_into(values));
-        count::add_copied(4 * place.len());
         Ok(())
     }
 

@@ -98,6 +98,8 @@ impl Event {
                 batch,
                 samples,
                 reply,
+                // Only who leads answers.
+                have: _,
                 ref gradient,
             }) => {
                 let encoding = gradient.as_ref().map(|gradient| gradient.encoding().to_wire());
@@ -115,7 +117,7 @@ impl Event {
                 }
             }
             ShardEvent::Tick => Self::Tick,
-            ShardEvent::Pull { session, reader, request, kind } => {
+            ShardEvent::Pull { session, reader, request, have: _, kind } => {
                 Self::Pull { session, reader, request, kind }
             }
             ShardEvent::Commit { worker, incarnation, sequence } => {
@@ -174,12 +176,13 @@ impl Event {
                     batch,
                     samples,
                     reply,
+                    have: 0,
                     gradient,
                 })
             }
             Self::Tick => ShardEvent::Tick,
             Self::Pull { session, reader, request, kind } => {
-                ShardEvent::Pull { session, reader, request, kind }
+                ShardEvent::Pull { session, reader, request, have: 0, kind }
             }
             Self::Commit { worker, incarnation, sequence } => {
                 ShardEvent::Commit { worker, incarnation, sequence }

@@ -66,6 +66,7 @@ fn events() -> Vec<ShardEvent> {
             batch,
             samples: 32,
             reply: 12,
+            have: 0,
             gradient,
         })
     };
@@ -82,7 +83,13 @@ fn events() -> Vec<ShardEvent> {
         push(Some(values(1).into())),
         push(None),
         ShardEvent::Tick,
-        ShardEvent::Pull { session: SessionId(1), reader: Some((worker, incarnation)), request: 3, kind },
+        ShardEvent::Pull {
+            session: SessionId(1),
+            reader: Some((worker, incarnation)),
+            request: 3,
+            have: 0,
+            kind,
+        },
         ShardEvent::Commit { worker, incarnation, sequence },
         ShardEvent::Fence { worker, incarnation },
         ShardEvent::Resolve { worker, incarnation, through: sequence },

@@ -197,7 +197,7 @@ mod tests {
 
     fn pull(session: u64, reader: Option<u32>, request: u64, kind: PullKind) -> ShardEvent {
         let reader = reader.map(|worker| (WorkerId(worker), INCARNATION));
-        ShardEvent::Pull { session: SessionId(session), reader, request, kind }
+        ShardEvent::Pull { session: SessionId(session), reader, request, have: 0, kind }
     }
 
     const fn gated(clock: u64) -> PullKind {
@@ -215,6 +215,7 @@ mod tests {
             batch: BatchIndex(0),
             samples: 1,
             reply: 0,
+            have: 0,
             gradient: None,
         })
     }

@@ -66,6 +66,7 @@ fn push(session: SessionId, sequence: u64, gradient: Option<Vec<f32>>) -> ShardE
         batch: BatchIndex(0),
         samples: 1,
         reply: 0,
+        have: 0,
         gradient: gradient.map(Payload::plain),
     })
 }
@@ -191,7 +192,7 @@ async fn a_pull_for_which_there_is_no_room_is_served_when_there_is_with_what_the
     led.owner.inbox.send(task(ShardEvent::Initialize(initial))).await.unwrap();
     assert!(matches!(led.words.recv().await, Some(Word::HasValues(ShardId(0)))));
     for (session, request) in [(SESSION, 1), (SESSION, 2), (SESSION, 3), (SessionId(4), 4)] {
-        let pull = ShardEvent::Pull { session, reader: None, request, kind: PullKind::Snapshot };
+        let pull = ShardEvent::Pull { session, reader: None, request, have: 0, kind: PullKind::Snapshot };
         led.order(Order::Shard(pull)).await;
     }
     assert!(

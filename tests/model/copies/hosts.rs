@@ -135,6 +135,7 @@ impl Variant {
                 session,
                 reader: Some((WorkerId(id), incarnation(id))),
                 request: done,
+                have: 0,
                 kind: PullKind::Gated { clock: Clock(done), after: Sequence(done), ahead: 0 },
             }
         } else {

@@ -49,11 +49,13 @@ pub(crate) struct Counts {
     pub(crate) ahead: u64,
     /// Pulls that a push brought with it.
     pub(crate) brought: u64,
+    /// Answers that said that nothing has changed.
+    pub(crate) unchanged: u64,
 }
 
 impl Counts {
     /// The counts with their names.
-    pub(crate) const fn named(&self) -> [(&'static str, u64); 33] {
+    pub(crate) const fn named(&self) -> [(&'static str, u64); 34] {
         [
             ("workers crashed", self.worker_crashes),
             ("workers frozen", self.worker_freezes),
@@ -88,6 +90,7 @@ impl Counts {
             ("statuses for observers", self.statuses),
             ("pulls that were ahead of a push", self.ahead),
             ("pulls that a push brought", self.brought),
+            ("answers without values", self.unchanged),
         ]
     }
 
@@ -125,5 +128,6 @@ impl Counts {
         self.statuses += other.statuses;
         self.ahead += other.ahead;
         self.brought += other.brought;
+        self.unchanged += other.unchanged;
     }
 }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use slackline_core::codec::Encoding;
 use slackline_core::config::Durability;
 use slackline_core::ids::{Clock, Generation, Incarnation, Moment, ShardId, WorkerId};
 use slackline_core::wire::PullKind;
@@ -162,10 +163,16 @@ impl World {
             }
             ShardEffect::Serve { session, reader: Some(reader), request, values, .. } => {
                 let process = self.session_of.get(&(by.0, by.1, *session)).copied();
-                let asked = process.and_then(|process| self.processes[process].asked.get(request).copied());
-                asked.map_or(Ok(()), |asked| {
-                    self.see(&Sight::Served { shard: twin, reader: *reader, asked, values: &values.words })
-                })
+                let Some(process) = process.map(|process| &mut self.processes[process]) else {
+                    return Ok(());
+                };
+                // What is sent of them is looked at where it comes together with what is there.
+                let present = twin.values().unwrap_or_default();
+                process.served.insert(*request, present.to_vec());
+                let Some(asked) = process.asked.get(request).copied() else { return Ok(()) };
+                let is_patch = values.encoding == Encoding::Blocks;
+                let values = if is_patch { present } else { values.words.as_slice() };
+                self.see(&Sight::Served { shard: twin, reader: *reader, asked, values })
             }
             _ => Ok(()),
         }
@@ -372,8 +379,8 @@ pub(crate) type Told = BTreeMap<(usize, ShardId), (Vec<(WorkerId, Incarnation, C
 fn again(shard: &Shard) -> Vec<ShardEvent> {
     let gated = shard.held().filter(|held| held.reader.is_some() && held.kind != PullKind::Snapshot);
     let pull = |held: &Held| {
-        let Held { session, reader, request, kind, .. } = *held;
-        ShardEvent::Pull { session, reader, request, kind }
+        let Held { session, reader, request, have, kind, .. } = *held;
+        ShardEvent::Pull { session, reader, request, have, kind }
     };
     gated.map(pull).collect()
 }

@@ -89,7 +89,7 @@ impl World {
         if let Some(former) = self.processes[process].links.insert(server, connection) {
             self.hang_up(former);
         }
-        self.processes[process].expected.retain(|_, (owner, _)| *owner != server);
+        self.processes[process].expected.retain(|_, (owner, ..)| *owner != server);
     }
 
     /// Somebody connects to a server.
@@ -307,7 +307,7 @@ impl World {
                 if self.scenario.tamper == Some(Tamper::ServeEarly) && header.reply > 0 =>
             {
                 let kind = PullKind::Gated { clock: header.clock.next(), after: header.sequence, ahead: 0 };
-                let pull = Pull { shard: header.shard, request: header.reply, kind };
+                let pull = Pull { shard: header.shard, request: header.reply, have: header.have, kind };
                 self.send_inward(connection, Inward::Message(ToServer::Pull(pull)));
                 header.reply = 0;
                 Inward::Transfer { header, values, origin }

@@ -86,9 +86,11 @@ impl World {
             1..=3 => Some(ToServer::Status),
             _ => {
                 self.observers.requests += 1;
+                // Of what an observer says it has, nothing is known.
                 let (request, kind) = (self.observers.requests, PullKind::Snapshot);
+                let have = request - 1;
                 let shard = self.shard_to_look_at(server);
-                Some(ToServer::Pull(Pull { shard, request, kind }))
+                Some(ToServer::Pull(Pull { shard, request, have, kind }))
             }
         };
         match message {

@@ -289,6 +289,7 @@ impl World {
                 batch: header.batch,
                 samples: header.samples,
                 reply: header.reply,
+                have: header.have,
                 gradient: Some(values.into()),
             })
         } else {

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use slackline_core::codec::{Encoding, Patch};
+use slackline_core::config::Durability;
 use slackline_core::ids::{BatchIndex, Clock, Moment, Sequence, ServerId, ShardId, Version};
 use slackline_core::wire::{PullKind, PushOutcome, Served, ToPeer, ToServer, TransferHeader};
-use slackline_worker_core::{Effect, Event, Notice, Settings, Worker, WorkerError};
+use slackline_worker_core::{Buffer, Effect, Event, Notice, Settings, Worker, WorkerError};
 
 use super::agenda::Happening;
 use super::network::{Inward, Outward, Peer};
@@ -28,6 +30,37 @@ pub(crate) enum Purpose {
     Evaluation,
 }
 
+/// A buffer that pulls are read into.
+#[derive(Debug)]
+struct Held {
+    values: Vec<f32>,
+    versions: BTreeMap<ShardId, Version>,
+    /// The pull that brought the values of each shard.
+    brought: BTreeMap<ShardId, u64>,
+}
+
+impl Held {
+    fn new(keys: usize) -> Self {
+        Self { values: vec![f32::NAN; keys], versions: BTreeMap::new(), brought: BTreeMap::new() }
+    }
+
+    /// What came for a shard is there; false where it is none of its values.
+    fn put(&mut self, header: &TransferHeader, words: &[f32]) -> bool {
+        self.versions.insert(header.shard, header.version);
+        self.brought.insert(header.shard, header.sequence.0);
+        let place = &mut self.values[header.keys.as_indices()];
+        match header.encoding {
+            Encoding::F32 => place.copy_from_slice(words),
+            Encoding::Blocks => match Patch::new(place.len(), words.to_vec()) {
+                Ok(patch) => patch.write_to(place),
+                Err(_) => return false,
+            },
+            _ => return false,
+        }
+        true
+    }
+}
+
 /// How a process is.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Life {
@@ -47,16 +80,15 @@ pub(crate) struct Process {
     /// The present connection to each server.
     pub(crate) links: BTreeMap<usize, usize>,
     /// Which pull of which server is expected for a shard: it replaces an earlier one, of whatever server.
-    pub(crate) expected: BTreeMap<(ShardId, Purpose), (usize, u64)>,
-    /// Fresher values that have come and are not adopted.
+    pub(crate) expected: BTreeMap<(ShardId, Purpose), (usize, u64, Buffer)>,
+    /// Fresher values that have come and are not adopted, and those that are to be computed on.
     fresher: BTreeMap<ShardId, (TransferHeader, Vec<f32>)>,
+    adopted: BTreeMap<ShardId, (TransferHeader, Vec<f32>)>,
     /// What each pull truly asked.
     pub(crate) asked: BTreeMap<u64, PullKind>,
-    training: Vec<f32>,
-    versions: BTreeMap<ShardId, Version>,
-    /// The pull that brought the values of each shard.
-    brought: BTreeMap<ShardId, u64>,
-    evaluation: Vec<f32>,
+    /// The values that each pull was served.
+    pub(crate) served: BTreeMap<u64, Vec<f32>>,
+    held: BTreeMap<Buffer, Held>,
     /// Units of the batches that it was given.
     units: BTreeMap<BatchIndex, u32>,
     loaded: BTreeSet<BatchIndex>,
@@ -98,6 +130,7 @@ impl World {
             stop_on_norm: false,
         };
         let keys = layout.len() as usize;
+        let buffers = [Buffer::First, Buffer::Second, Buffer::Evaluation];
         let slowness = self.chance.between(1, 4);
         let ahead = self.chance.between(0, 100_000_000_000);
         self.processes.push(Process {
@@ -108,11 +141,10 @@ impl World {
             links: BTreeMap::new(),
             expected: BTreeMap::new(),
             fresher: BTreeMap::new(),
+            adopted: BTreeMap::new(),
             asked: BTreeMap::new(),
-            training: vec![f32::NAN; keys],
-            versions: BTreeMap::new(),
-            brought: BTreeMap::new(),
-            evaluation: vec![f32::NAN; keys],
+            served: BTreeMap::new(),
+            held: buffers.into_iter().map(|buffer| (buffer, Held::new(keys))).collect(),
             units: BTreeMap::new(),
             loaded: BTreeSet::new(),
             gradients: BTreeMap::new(),
@@ -190,23 +222,25 @@ impl World {
                 }
                 self.transmit(process, server, Inward::Message(message));
             }
-            Effect::ExpectValues { server, shard, request, snapshot } => {
-                let purpose = if snapshot { Purpose::Evaluation } else { Purpose::Training };
-                self.processes[process].expected.insert((shard, purpose), (server.0 as usize, request));
+            Effect::ExpectValues { server, shard, request, buffer } => {
+                let state = &mut self.processes[process];
+                let purpose = if buffer == Buffer::Evaluation {
+                    Purpose::Evaluation
+                } else {
+                    state.adopted.remove(&shard);
+                    Purpose::Training
+                };
+                state.expected.insert((shard, purpose), (server.0 as usize, request, buffer));
             }
             Effect::ExpectFresher { server, shard, request } => {
-                let key = (shard, Purpose::Fresher);
-                self.processes[process].expected.insert(key, (server.0 as usize, request));
+                let expected = (server.0 as usize, request, Buffer::First);
+                self.processes[process].expected.insert((shard, Purpose::Fresher), expected);
             }
             Effect::AdoptFresher { shard } => {
                 let state = &mut self.processes[process];
                 let came = state.fresher.remove(&shard);
                 holds("shell", came.is_some(), || format!("process {process} adopts what never came"))?;
-                if let Some((header, values)) = came {
-                    state.training[header.keys.as_indices()].copy_from_slice(&values);
-                    state.versions.insert(shard, header.version);
-                    state.brought.insert(shard, header.sequence.0);
-                }
+                state.adopted.extend(came.map(|came| (shard, came)));
             }
             Effect::Abandon { sequence } => {
                 let under_way = self.processes[process].computing.as_ref().map(|(computed, _)| *computed);
@@ -225,15 +259,15 @@ impl World {
                 let when = self.now.after(self.chance.micros(10, 5_000));
                 self.agenda.at(when, Happening::Loaded { process, batch });
             }
-            Effect::Compute { sequence, batch, clock, .. } => {
-                return self.compute(process, sequence, batch, clock);
+            Effect::Compute { sequence, batch, clock, buffer, .. } => {
+                return self.compute(process, sequence, batch, (clock, buffer));
             }
             Effect::ReleaseGradient { sequence } => {
                 self.processes[process].gradients.remove(&sequence);
             }
             Effect::Evaluate { at_samples, last } => {
                 if last {
-                    let values = self.processes[process].evaluation.clone();
+                    let values = self.processes[process].held[&Buffer::Evaluation].values.clone();
                     self.see(&Sight::Measures { values: &values })?;
                 }
                 let when = self.now.after(self.chance.micros(1_000, 2 * self.scenario.compute));
@@ -281,10 +315,23 @@ impl World {
         self.see(&Sight::Sent { key, computed_on, claimed: header.version })
     }
 
-    fn compute(&mut self, process: usize, sequence: Sequence, batch: BatchIndex, clock: Clock) -> Verdict {
+    fn compute(
+        &mut self,
+        process: usize,
+        sequence: Sequence,
+        batch: BatchIndex,
+        (clock, buffer): (Clock, Buffer),
+    ) -> Verdict {
+        let state = &mut self.processes[process];
+        if let Some(held) = state.held.get_mut(&buffer) {
+            for (header, values) in std::mem::take(&mut state.adopted).into_values() {
+                held.put(&header, &values);
+            }
+        }
         let state = &self.processes[process];
         let asked = |request: &u64| (state.asked.get(request).copied(), clock);
-        let asked = state.brought.iter().map(|(shard, request)| (*shard, asked(request))).collect();
+        let asked =
+            state.held[&buffer].brought.iter().map(|(shard, request)| (*shard, asked(request))).collect();
         self.see(&Sight::Computes { process, sequence, asked: &asked })?;
         let state = &mut self.processes[process];
         holds("shell", state.loaded.remove(&batch), || format!("process {process}: {batch} is not loaded"))?;
@@ -292,10 +339,11 @@ impl World {
         let mut samples = Vec::new();
         let units = state.units.get(&batch).copied().unwrap_or(1);
         self.order.samples(batch, u64::from(units), &mut samples);
-        let (values, loss) = self.problem.gradient(&state.training, &samples);
+        let held = &state.held[&buffer];
+        let (values, loss) = self.problem.gradient(&held.values, &samples);
         let finite = values.iter().all(|value| value.is_finite());
         holds("shell", finite, || format!("process {process} computed on values that never came"))?;
-        let computed_on = state.versions.clone();
+        let computed_on = held.versions.clone();
         let gradient = Gradient { values, loss, samples: samples.len() as u32, computed_on };
         state.computing = Some((sequence, gradient));
         let pace = state.pace;
@@ -329,15 +377,26 @@ impl World {
     ) -> Verdict {
         let state = &mut self.processes[process];
         let request = header.sequence.0;
-        let is_wanted = |purpose| state.expected.get(&(header.shard, purpose)) == Some(&(server, request));
-        if is_wanted(Purpose::Fresher) {
+        let wanted = |purpose| {
+            let (from, wanted, buffer) = *state.expected.get(&(header.shard, purpose))?;
+            (from == server && wanted == request).then_some(buffer)
+        };
+        let buffer = wanted(Purpose::Training).or_else(|| wanted(Purpose::Evaluation));
+        if wanted(Purpose::Fresher).is_some() {
             state.fresher.insert(header.shard, (*header, values.to_vec()));
-        } else if is_wanted(Purpose::Training) {
-            state.training[header.keys.as_indices()].copy_from_slice(values);
-            state.versions.insert(header.shard, header.version);
-            state.brought.insert(header.shard, request);
-        } else if is_wanted(Purpose::Evaluation) {
-            state.evaluation[header.keys.as_indices()].copy_from_slice(values);
+        } else if let Some(held) = buffer.and_then(|buffer| state.held.get_mut(&buffer)) {
+            let is_sound = held.put(header, values);
+            self.counts.unchanged += u64::from(header.words == 0);
+            // Whatever way they came, they are what the shard had when it served them. What a former primary answers that does not know it
+            // yet is no part of the history (seed 382): that can be where copies need not be there before anything is acknowledged.
+            let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+            let here = &held.values[header.keys.as_indices()];
+            let is_served = state.served.get(&request).map(|served| bits(served) == bits(here));
+            let is_served = is_served.unwrap_or(self.scenario.durability == Durability::Memory);
+            holds("values are what was served", is_sound && is_served, || {
+                let served = state.served.get(&request);
+                format!("process {process} has {here:?} for {header:?}, and was served {served:?}")
+            })?;
         } else {
             return Ok(());
         }

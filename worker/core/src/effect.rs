@@ -3,6 +3,7 @@
 use slackline_core::ids::{BatchIndex, Clock, Generation, Sequence, ServerId, ShardId, WorkerId};
 use slackline_core::wire::{Group, ToServer, TransferHeader};
 
+use crate::buffers::Buffer;
 use crate::error::WorkerError;
 use crate::notice::Notice;
 
@@ -27,9 +28,9 @@ pub enum Effect {
         /// What to say.
         message: ToServer,
     },
-    /// The answer to this pull goes to the shard's keys in the training buffer, or in the evaluation buffer
-    /// if it is a snapshot. While a gradient is computed, the training buffer is another one than that which it is computed on. It replaces an earlier number for the same shard and buffer, of whatever
-    /// server: what still arrives for that one is thrown away.
+    /// The answer to this pull goes to the shard's keys in a buffer, which keep what was read into them before: it can be a patch of that.
+    /// It replaces an earlier number for the same shard and purpose (training or evaluation), of whatever server: what still arrives for
+    /// that one is thrown away.
     ExpectValues {
         /// From which server.
         server: ServerId,
@@ -37,8 +38,8 @@ pub enum Effect {
         shard: ShardId,
         /// The number of the pull.
         request: u64,
-        /// Whether it is for an evaluation.
-        snapshot: bool,
+        /// To which buffer: never the one that is computed on.
+        buffer: Buffer,
     },
     /// Send the shard's part of the gradient with number `header.sequence`; the shell cuts it into stripes.
     /// It can come again after a reconnection, until the gradient is released.
@@ -55,7 +56,7 @@ pub enum Effect {
         /// The facts, written as one stripe.
         header: TransferHeader,
     },
-    /// The answer to this pull goes to a place of its own, beside the training buffer; answered by `ValuesArrived`. It replaces an
+    /// The answer to this pull goes to a place of its own, beside the training buffers; answered by `ValuesArrived`. It replaces an
     /// earlier one for the same shard.
     ExpectFresher {
         /// From which server.
@@ -65,7 +66,8 @@ pub enum Effect {
         /// The number of the pull.
         request: u64,
     },
-    /// What came in answer to an [`Effect::ExpectFresher`] replaces the shard's values in the training buffer.
+    /// What came in answer to an [`Effect::ExpectFresher`] replaces the shard's values in the training buffer
+    /// that is computed on next.
     AdoptFresher {
         /// Of which shard.
         shard: ShardId,
@@ -77,8 +79,8 @@ pub enum Effect {
         /// How many units it has.
         units: u32,
     },
-    /// Compute the gradient of a loaded batch on the training buffer; answered by `GradientReady`. Neither
-    /// the buffer nor the batch is asked for again before that: what is pulled ahead meanwhile goes to a second buffer.
+    /// Compute the gradient of a loaded batch on a training buffer, which keeps its values; answered by `GradientReady`. Neither the buffer
+    /// nor the batch is asked for again before that: what is pulled ahead meanwhile goes to the other one.
     Compute {
         /// Number of the push that the gradient will be.
         sequence: Sequence,
@@ -86,6 +88,8 @@ pub enum Effect {
         batch: BatchIndex,
         /// Iterations completed before this one.
         clock: Clock,
+        /// On which buffer.
+        buffer: Buffer,
         /// The shards whose values in the training buffer were pulled for this iteration and are newer than those that the worker
         /// computed on before. With local steps, the others keep what the worker made of them.
         adopted: Vec<ShardId>,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use slackline_core::ids::ShardId;
 use slackline_core::wire::{Evaluated, Pull, PullKind, Served, ToServer};
 
+use crate::buffers::Buffer;
 use crate::effect::Effect;
 use crate::iteration::OpenPull;
 use crate::worker::Worker;
@@ -71,9 +72,10 @@ impl Worker {
             self.request_last += 1;
             pull.request = self.request_last;
             let request = pull.request;
-            effects.push(Effect::ExpectValues { server, shard, request, snapshot: true });
-            let kind = PullKind::Snapshot;
-            self.send(server, ToServer::Pull(Pull { shard, request, kind }), effects);
+            let (buffer, kind) = (Buffer::Evaluation, PullKind::Snapshot);
+            let have = self.contents.take(buffer, shard);
+            effects.push(Effect::ExpectValues { server, shard, request, buffer });
+            self.send(server, ToServer::Pull(Pull { shard, request, have, kind }), effects);
         }
     }
 
@@ -90,7 +92,8 @@ impl Worker {
             && pull.request == request
             && pull.served.is_none()
         {
-            pull.served = Some(served);
+            (pull.served, pull.answer) = (Some(served), request);
+            self.contents.put(Buffer::Evaluation, shard, request);
             self.record.counts().bytes_pulled += bytes;
             self.measure_if_complete(effects);
         }

@@ -69,7 +69,7 @@ pub enum Event {
         request: u64,
         /// Version, clock and hold, from the transfer's header.
         served: Served,
-        /// Bytes of the payload.
+        /// Bytes that came for it.
         bytes: u64,
     },
     /// A batch is in memory.

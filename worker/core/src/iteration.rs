@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use slackline_core::ids::{BatchIndex, Clock, Moment, Sequence, ServerId, ShardId, Version};
 use slackline_core::wire::{Pull, PullKind, Served, ToServer, Work};
 
+use crate::buffers::Buffer;
 use crate::effect::Effect;
 use crate::error::WorkerError;
 use crate::evaluation::Evaluation;
@@ -24,13 +25,15 @@ pub(crate) struct OpenPull {
     pub(crate) since: Moment,
     /// The facts of the answer.
     pub(crate) served: Option<Served>,
+    /// The number of the pull that the values are of: its own, or that of one for fresher values.
+    pub(crate) answer: u64,
     /// The number of a pull for fresher values, while one is under way.
     pub(crate) fresher: Option<u64>,
 }
 
 impl OpenPull {
     pub(crate) const fn new(since: Moment) -> Self {
-        Self { request: 0, since, served: None, fresher: None }
+        Self { request: 0, since, served: None, answer: 0, fresher: None }
     }
 }
 
@@ -116,6 +119,8 @@ pub(crate) struct Cycle {
     /// What is pulled for the iteration after it.
     pub(crate) prefetch: Option<Prefetch>,
     pub(crate) pushing: Option<Pushing>,
+    /// What is computed on.
+    pub(crate) buffer: Buffer,
     /// Number of the last push.
     pub(crate) sequence: Sequence,
     /// Number of the last push before the worker entered the clock tables.
@@ -274,6 +279,9 @@ impl Worker {
     ) {
         let prefetched = self.cycle.take_prefetched(self.clock);
         let is_prefetched = prefetched.is_some();
+        if is_prefetched {
+            self.cycle.buffer = self.cycle.buffer.next();
+        }
         let pulls = prefetched.unwrap_or_else(|| {
             let wanted = self.shards.keys().filter(|shard| self.is_wanted(**shard));
             wanted.map(|shard| (*shard, OpenPull::new(self.now))).collect()
@@ -305,25 +313,31 @@ impl Worker {
         self.resume_pulls(&shards, effects);
     }
 
-    /// The number of the pull that goes with the push to a shard; zero where none does. The first pull of a session goes by a message: it
-    /// tells the server that the run has begun.
-    pub(crate) fn bring_pull(&mut self, server: ServerId, shard: ShardId, effects: &mut Vec<Effect>) -> u64 {
+    /// The number of the pull that goes with the push to a shard, and that of the one whose answer is there; zero where none does. The first
+    /// pull of a session goes by a message: it tells the server that the run has begun.
+    pub(crate) fn bring_pull(
+        &mut self,
+        server: ServerId,
+        shard: ShardId,
+        effects: &mut Vec<Effect>,
+    ) -> (u64, u64) {
+        let buffer = self.cycle.buffer;
         let knows = self.sessions.get(&server).is_some_and(|session| session.has_pulled);
         match self.cycle.unserved(shard) {
             Some((pull, None)) if knows && pull.request == 0 => {
                 self.request_last += 1;
                 let request = self.request_last;
                 pull.request = request;
-                effects.push(Effect::ExpectValues { server, shard, request, snapshot: false });
-                request
+                effects.push(Effect::ExpectValues { server, shard, request, buffer });
+                (request, self.contents.take(buffer, shard))
             }
-            _ => 0,
+            _ => (0, 0),
         }
     }
 
     /// Sends the pulls that these shards have not answered, as far as their servers can be reached.
     pub(crate) fn resume_pulls(&mut self, shards: &[ShardId], effects: &mut Vec<Effect>) {
-        let (completed, after) = (self.clock, self.cycle.sequence);
+        let (completed, after, computed) = (self.clock, self.cycle.sequence, self.cycle.buffer);
         for shard in shards.iter().copied() {
             let Some(server) = self.ready_server_of(shard) else { continue };
             if let Some((pull, next)) = self.cycle.unserved(shard) {
@@ -332,8 +346,10 @@ impl Worker {
                 pull.request = request;
                 let clock = next.unwrap_or(completed);
                 let kind = PullKind::Gated { clock, after, ahead: clock.0.saturating_sub(completed.0) };
-                effects.push(Effect::ExpectValues { server, shard, request, snapshot: false });
-                self.send(server, ToServer::Pull(Pull { shard, request, kind }), effects);
+                let buffer = if next.is_some() { computed.next() } else { computed };
+                let have = self.contents.take(buffer, shard);
+                effects.push(Effect::ExpectValues { server, shard, request, buffer });
+                self.send(server, ToServer::Pull(Pull { shard, request, have, kind }), effects);
                 if let Some(session) = self.sessions.get_mut(&server) {
                     session.has_pulled = true;
                 }
@@ -371,7 +387,7 @@ impl Worker {
     ) {
         let Some(server) = self.shards.get(&shard).map(|home| home.server) else { return };
         if let Some((pull, next)) = self.cycle.unserved(shard).filter(|(pull, _)| pull.request == request) {
-            pull.served = Some(served);
+            (pull.served, pull.answer) = (Some(served), request);
             let since = pull.since;
             self.record.pulled(&served, bytes);
             // What is held while the worker computes holds nobody up.
@@ -385,7 +401,7 @@ impl Worker {
         match self.open_pull(shard) {
             Some(pull) if pull.fresher == Some(request) => {
                 pull.fresher = None;
-                self.on_fresher(shard, (&served, bytes), effects);
+                self.on_fresher((shard, request), (&served, bytes), effects);
             }
             _ => self.on_snapshot(shard, request, (served, bytes), effects),
         }
@@ -413,7 +429,11 @@ impl Worker {
         let pushed = self.shards_in_turn(clock);
         let Some(iteration) = &mut self.cycle.iteration else { return false };
         iteration.phase = Phase::Computing { since: self.now };
+        let buffer = self.cycle.buffer;
         let mut adopted = Vec::new();
+        for (shard, pull) in &iteration.pulls {
+            self.contents.put(buffer, *shard, pull.answer);
+        }
         for (shard, served) in iteration.served() {
             self.record.counts().clock_lead.record(served.lead);
             if self.cycle.adopted.insert(shard, served.version) != Some(served.version) {
@@ -422,7 +442,7 @@ impl Worker {
         }
         let evaluate = iteration.evaluate.take();
         let batch = iteration.batch;
-        effects.push(Effect::Compute { sequence, batch, clock, adopted, pushed });
+        effects.push(Effect::Compute { sequence, batch, clock, buffer, adopted, pushed });
         // Not before: this worker's gate has just proven how much the values have learned, and its own gradient, without which
         // a barrier does not open, is not in them.
         if let Some(at_samples) = evaluate.filter(|_| self.evaluation.is_free()) {

@@ -15,10 +15,11 @@
 //! In an allreduce ([`GroupSettings`]) there is no work to ask for and nothing to push: see `group`.
 //!
 //! Read in this order: [`Event`], [`Effect`], `worker` (routing), `session`, `join`, `work`, `iteration`, `prefetch`,
-//! `overtaken`, `push`, `steps`, `place`, `unserved`, `evaluation`, `group`, `leave`, `waits`, and `ledger` and `record` for what is measured.
+//! `buffers`, `overtaken`, `push`, `steps`, `place`, `unserved`, `evaluation`, `group`, `leave`, `waits`, and `ledger` and `record` for what is measured.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod buffers;
 mod effect;
 mod error;
 mod evaluation;
@@ -43,6 +44,7 @@ mod waits;
 mod work;
 mod worker;
 
+pub use buffers::Buffer;
 pub use effect::Effect;
 pub use error::WorkerError;
 pub use event::{Event, Obstacle, Packed};

@@ -46,13 +46,13 @@ impl Worker {
         pull.fresher = Some(request);
         effects.push(Effect::ExpectFresher { server, shard, request });
         let kind = PullKind::Fresher { clock, after, seen };
-        self.send(server, ToServer::Pull(Pull { shard, request, kind }), effects);
+        self.send(server, ToServer::Pull(Pull { shard, request, have: 0, kind }), effects);
     }
 
     /// Fresher values have arrived: of use unless the computing has begun.
     pub(crate) fn on_fresher(
         &mut self,
-        shard: ShardId,
+        (shard, request): (ShardId, u64),
         (served, bytes): (&Served, u64),
         effects: &mut Vec<Effect>,
     ) {
@@ -62,7 +62,7 @@ impl Worker {
             return;
         }
         if let Some(pull) = iteration.pulls.get_mut(&shard) {
-            pull.served = Some(*served);
+            (pull.served, pull.answer) = (Some(*served), request);
             effects.push(Effect::AdoptFresher { shard });
             self.pull_fresher(shard, effects);
         }

@@ -162,14 +162,14 @@ impl Worker {
             open.filter_map(|shard| Some((self.ready_server_of(*shard)?, *pushing.headers.get(shard)?)));
         for (server, mut header) in headers.collect::<Vec<_>>() {
             if may_bring(header.shard) {
-                header.reply = self.bring_pull(server, header.shard, effects);
+                (header.reply, header.have) = self.bring_pull(server, header.shard, effects);
             }
             if has_gradient && self.is_in_turn(header.shard, header.clock) {
                 self.record.counts().bytes_pushed += header.payload_bytes();
                 effects.push(Effect::SendPush { server, header });
             } else {
-                let TransferHeader { shard, sequence, clock, reply, .. } = header;
-                self.send(server, ToServer::PushNothing { shard, sequence, clock, reply }, effects);
+                let TransferHeader { shard, sequence, clock, reply, have, .. } = header;
+                self.send(server, ToServer::PushNothing { shard, sequence, clock, reply, have }, effects);
             }
         }
     }

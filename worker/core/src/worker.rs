@@ -6,6 +6,7 @@ use std::time::Duration;
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, Moment, ServerId, ShardId, WorkerId};
 use slackline_core::wire::{Evaluated, Guarded, Refusal, RefusalCode, ToPeer, ToServer};
 
+use crate::buffers::Contents;
 use crate::effect::Effect;
 use crate::error::WorkerError;
 use crate::evaluation::Evaluation;
@@ -45,6 +46,7 @@ pub struct Worker {
     pub(crate) clock: Clock,
     /// Number of the last pull.
     pub(crate) request_last: u64,
+    pub(crate) contents: Contents,
     pub(crate) asking: Asking,
     /// The worker has told the servers that it has no work.
     pub(crate) finished: bool,
@@ -95,6 +97,7 @@ impl Worker {
             former: None,
             clock: Clock(0),
             request_last: 0,
+            contents: Contents::default(),
             asking: Asking::default(),
             finished: false,
             has_started: false,

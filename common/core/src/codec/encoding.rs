@@ -26,11 +26,13 @@ pub enum Encoding {
     LowRank = 9,
     /// Some rows of matrices with their numbers.
     Rows = 10,
+    /// Of values that the reader has from before, those blocks that are other ones now. See [`Patch`](super::Patch).
+    Blocks = 11,
 }
 
 impl Encoding {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::F32,
         Self::F16,
         Self::Bf16,
@@ -41,6 +43,7 @@ impl Encoding {
         Self::Qsgd,
         Self::LowRank,
         Self::Rows,
+        Self::Blocks,
     ];
 
     /// The encoding of this byte, if there is one.
@@ -95,6 +98,7 @@ impl fmt::Display for Encoding {
             Self::Qsgd => "qsgd",
             Self::LowRank => "low-rank",
             Self::Rows => "rows",
+            Self::Blocks => "blocks",
         })
     }
 }

@@ -5,7 +5,7 @@
 //! while a block is in cache.
 //!
 //! Read in this order: [`CodecSpec`] (what is asked for), [`Encoding`] and [`Payload`] (what is on the wire), [`Source`], [`Encoder`],
-//! then one file a codec.
+//! then one file a codec. A [`Patch`] is no payload: without the values that its reader has it says nothing.
 
 mod bf16;
 mod blocks;
@@ -16,6 +16,7 @@ mod factors;
 mod int8;
 mod low_rank;
 mod one_bit;
+mod patch;
 mod payload;
 mod pieces;
 mod power_sgd;
@@ -32,6 +33,7 @@ mod top_k;
 pub use encoder::Encoder;
 pub use encoding::Encoding;
 pub use factors::Factors;
+pub use patch::{BLOCK, Patch};
 pub use payload::{CodecError, Payload};
 pub use source::{PlainSource, Reader, Source};
 pub use spec::{CodecKind, CodecSpec};

@@ -66,6 +66,12 @@ impl Payload {
     /// # Errors
     /// A [`CodecError`] that says what is wrong.
     pub fn new(encoding: Encoding, keys: usize, words: Vec<f32>) -> Result<Self, CodecError> {
+        if encoding == Encoding::Blocks {
+            return Err(CodecError::Unsound {
+                encoding,
+                what: "it says nothing without the values that its reader has",
+            });
+        }
         let bits = cast_slice(&words);
         let is_right = match Form::of(encoding, bits) {
             Some(form) => bits.len() == form.payload_words(keys),
@@ -76,7 +82,7 @@ impl Payload {
             return Err(CodecError::Length { encoding, keys, words: words.len() });
         }
         let fault = match encoding {
-            Encoding::F32 => None,
+            Encoding::F32 | Encoding::Blocks => None,
             Encoding::F16 | Encoding::Bf16 | Encoding::Int8 | Encoding::OneBit | Encoding::Qsgd => {
                 Form::of(encoding, bits)
                     .map_or(Some("its first word says no form"), |form| form.fault(bits, keys))
@@ -176,6 +182,7 @@ impl Payload {
             Encoding::RandomK => random_k::cursor(bits, keys).first_not_finite(),
             Encoding::LowRank => low_rank::Cursor::new(bits).first_not_finite(keys),
             Encoding::Rows => rows::Cursor::new(bits).first_not_finite(),
+            Encoding::Blocks => None,
         }
     }
 }

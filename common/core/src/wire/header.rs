@@ -5,8 +5,8 @@
 //!   4  protocol      u16       48  version      u64     104  stripe_len   u64
 //!   6  kind          u8        56  batch        u64     112  held_us      u64
 //!   7  encoding      u8        64  lead         u64     120  reply        u64
-//!   8  shard         u32       72  samples      u32     128  end
-//!  12  worker        u32       76  stripe_count u32
+//!   8  shard         u32       72  samples      u32     128  have         u64
+//!  12  worker        u32       76  stripe_count u32     136  end
 //!  16  incarnation   u64       80  key_start    u64
 //!  24  sequence      u64       88  key_len      u64
 //!  32  words         u64
@@ -22,7 +22,7 @@ use crate::ids::{BatchIndex, Clock, Incarnation, KeyRange, Sequence, ShardId, Ve
 use crate::limits::{STRIPE_COUNT_MAX, VALUE_COUNT_MAX};
 
 /// Bytes of a header.
-pub const HEADER_BYTES: usize = 128;
+pub const HEADER_BYTES: usize = 136;
 
 const MAGIC: [u8; 4] = *b"SLKT";
 
@@ -105,6 +105,8 @@ pub struct TransferHeader {
     /// Push: the number of the pull that it brings with it, for the iteration after its own and with this push in the values; zero for none.
     /// It is taken where the push is new: whoever sends that again pulls by a message.
     pub reply: u64,
+    /// Push: what is known of that pull as [`Pull::have`](super::Pull::have).
+    pub have: u64,
 }
 
 impl TransferHeader {
@@ -129,6 +131,7 @@ impl TransferHeader {
             stripe: Stripe::new(0, keys.len),
             held_us: 0,
             reply: 0,
+            have: 0,
         }
     }
 
@@ -195,6 +198,7 @@ impl TransferHeader {
         put(&self.stripe.len.to_le_bytes());
         put(&self.held_us.to_le_bytes());
         put(&self.reply.to_le_bytes());
+        put(&self.have.to_le_bytes());
         bytes
     }
 
@@ -239,6 +243,7 @@ impl TransferHeader {
             stripe: Stripe::new(long(96), long(104)),
             held_us: long(112),
             reply: long(120),
+            have: long(128),
         };
         header.checked()
     }

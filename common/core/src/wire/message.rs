@@ -81,6 +81,8 @@ pub enum ToServer {
         clock: Clock,
         /// Number of the pull that it brings with it, as [`super::TransferHeader::reply`]; zero for none.
         reply: u64,
+        /// What is known of that pull as [`Pull::have`].
+        have: u64,
     },
     /// Worker to coordinator: the result of an evaluation.
     Evaluated(Evaluated),
@@ -186,8 +188,11 @@ pub enum Fate {
 pub struct Pull {
     /// The shard.
     pub shard: ShardId,
-    /// Number of the pull within the session; the answer carries it.
+    /// Number of the pull, a new one each time; the answer carries it.
     pub request: u64,
+    /// The number of an earlier pull of this shard whose whole answer lies where this one's is read into: what is still as it was then need
+    /// not be sent. Zero for none.
+    pub have: u64,
     /// Whether the clock gates it.
     pub kind: PullKind,
 }

@@ -68,12 +68,12 @@ impl Control {
             }
             (_, Some(speaker)) if self.is_former_session(session, speaker) => {}
             (message, _) if self.is_of_other_method(&message) => self.refuse_method(session, name, effects),
-            (ToServer::Pull(Pull { shard, request, kind }), reader) => {
+            (ToServer::Pull(Pull { shard, request, have, kind }), reader) => {
                 let is_gated = matches!(kind, PullKind::Gated { .. });
                 if is_gated && reader.is_some() && !self.started && self.coordinator.is_none() {
                     self.start(effects);
                 }
-                let event = ShardEvent::Pull { session, reader, request, kind };
+                let event = ShardEvent::Pull { session, reader, request, have, kind };
                 self.to_shard(session, shard, event, reader.is_some(), effects);
             }
             (message, Some((worker, incarnation))) if self.members.is_member(worker, incarnation) => {
@@ -298,7 +298,7 @@ impl Control {
             ToServer::Finish => effects.push(ControlEffect::Shards(ShardEvent::Finish { worker })),
             ToServer::Ask(ask) => self.ask(now, session, worker, &ask, effects),
             ToServer::Evaluated(evaluated) => self.evaluated(now, session, worker, &evaluated, effects),
-            ToServer::PushNothing { shard, sequence, clock, reply } => {
+            ToServer::PushNothing { shard, sequence, clock, reply, have } => {
                 let Some(incarnation) = self.members.incarnation_of(worker) else { return };
                 let (pulled, batch) = (Version(0), BatchIndex(0));
                 let gradient = None;
@@ -312,6 +312,7 @@ impl Control {
                     batch,
                     samples: 0,
                     reply,
+                    have,
                     gradient,
                 };
                 self.to_shard(session, shard, ShardEvent::Push(push), true, effects);

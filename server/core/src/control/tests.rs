@@ -180,7 +180,7 @@ fn ask(clock: u64, done: Option<u64>) -> ToServer {
 #[test]
 fn each_role_can_do_only_its_own_part() {
     let stop = || ToServer::Stop { reason: Text::new("x") };
-    let pull = |kind| ToServer::Pull(Pull { shard: ShardId(0), request: 1, kind });
+    let pull = |kind| ToServer::Pull(Pull { shard: ShardId(0), request: 1, have: 0, kind });
     let gated = PullKind::Gated { clock: Clock(0), after: Sequence(0), ahead: 0 };
     let table = [
         (Role::Worker, stop(), false),
@@ -383,7 +383,7 @@ fn a_run_ends_with_one_final_evaluation_and_everyone_told() {
 #[test]
 fn another_server_begins_with_the_first_gated_pull() {
     let kind = PullKind::Gated { clock: Clock(0), after: Sequence(0), ahead: 0 };
-    let pull = ToServer::Pull(Pull { shard: ShardId(0), request: 1, kind });
+    let pull = ToServer::Pull(Pull { shard: ShardId(0), request: 1, have: 0, kind });
     for workers in [1, 2] {
         let other = ControlSettings { server: ServerId(1), coordinator: None, ..settings(workers) };
         let mut desk = Desk::new(other);

@@ -150,7 +150,8 @@ impl Journal {
 fn copy(event: &ShardEvent, buffers: &Buffers) -> ShardEvent {
     let ShardEvent::Push(push) = event else { return event.clone() };
     let gradient = push.gradient.as_ref().map(|gradient| gradient.copied(|words| buffers.copy(words)));
-    let Push { session, worker, incarnation, sequence, clock, pulled, batch, samples, reply, .. } = *push;
+    let Push { session, worker, incarnation, sequence, clock, pulled, batch, samples, reply, have, .. } =
+        *push;
     ShardEvent::Push(Push {
         session,
         worker,
@@ -161,6 +162,7 @@ fn copy(event: &ShardEvent, buffers: &Buffers) -> ShardEvent {
         batch,
         samples,
         reply,
+        have,
         gradient,
     })
 }

@@ -59,6 +59,8 @@ pub enum ShardEvent {
         reader: Option<(WorkerId, Incarnation)>,
         /// Number of the pull.
         request: u64,
+        /// That of an earlier one whose answer lies where this one's is read into; zero for none. A copy that does not lead need not know it.
+        have: u64,
         /// Gated or not.
         kind: PullKind,
     },
@@ -155,6 +157,8 @@ pub struct Push {
     /// Number of the pull that it brings with it, for the iteration after its own; zero for none. It is taken once, with the push: whoever
     /// sends that again pulls anew.
     pub reply: u64,
+    /// That of an earlier pull, as in [`ShardEvent::Pull`].
+    pub have: u64,
     /// The gradient, as it came; none when the iteration has nothing for this shard.
     pub gradient: Option<Payload>,
 }
@@ -177,9 +181,11 @@ pub enum ShardEffect {
         reader: Option<(WorkerId, Incarnation)>,
         /// Number of the pull.
         request: u64,
+        /// That of the earlier one that it named.
+        have: u64,
         /// Its kind, so that it can be asked again where there is no room to send what it brought.
         kind: PullKind,
-        /// The values: all who pull one version share one buffer.
+        /// The values, or what has changed of those that the earlier pull brought: all who pull one version share one buffer.
         values: Snapshot,
         /// The facts beside them.
         served: Served,

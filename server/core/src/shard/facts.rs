@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bincode::{Decode, Encode};
+use slackline_core::codec::BLOCK;
 use slackline_core::consistency::{Memory, Standing};
 use slackline_core::ids::{
     BatchIndex, Clock, Incarnation, KeyRange, Moment, Sequence, ShardId, Version, WorkerId,
@@ -15,6 +16,7 @@ use slackline_core::ids::{
 use slackline_core::limits::{PUSH_PENDING_MAX, PUSH_WINDOW};
 use slackline_core::wire::{self, WireError};
 
+use super::answers::{Answers, Blocks};
 use super::member::Member;
 use super::push::{Collected, Facts, Piece};
 use super::values::Values;
@@ -243,6 +245,7 @@ impl Shard {
         let shard = self.id;
         let wrong = |what| StateError::Contradiction { shard, what };
         self.version = version;
+        self.blocks = Blocks::changed((self.keys.len as usize).div_ceil(BLOCK), version);
         (self.collected_at, self.open, self.started) = (kept.collected_at, kept.open, kept.started);
         (self.batch_count, self.furthest) = (kept.batch_count.max(1), kept.furthest);
         self.is_behind = kept.is_behind;
@@ -353,7 +356,8 @@ fn restored_member(
     }
     let read = kept.read.and_then(|version| Some((version, read.get(&version)?.clone())));
     let KeptMember { incarnation, window, committed, ahead, reached, .. } = kept;
-    Ok(Member { incarnation, window, session: None, read, staged, committed, ahead, reached })
+    let (session, answers) = (None, Answers::default());
+    Ok(Member { incarnation, window, session, answers, read, staged, committed, ahead, reached })
 }
 
 fn is_sound(member: &Member) -> bool {

@@ -20,6 +20,8 @@ pub struct Held {
     pub reader: Option<(WorkerId, Incarnation)>,
     /// Number of the pull.
     pub request: u64,
+    /// That of an earlier one whose answer lies where this one's is read into; zero for none.
+    pub have: u64,
     /// Gated or not.
     pub kind: PullKind,
     /// When it arrived.
@@ -43,11 +45,11 @@ impl Held {
     pub(super) const fn new(
         session: SessionId,
         reader: Option<(WorkerId, Incarnation)>,
-        request: u64,
+        (request, have): (u64, u64),
         kind: PullKind,
         since: Moment,
     ) -> Self {
-        Self { session, reader, request, kind, since, gated_since: None, waits: None }
+        Self { session, reader, request, have, kind, since, gated_since: None, waits: None }
     }
 
     /// The clock at which its values are used.
@@ -235,7 +237,7 @@ mod tests {
     use super::*;
 
     fn snapshot(session: u64, request: u64) -> Held {
-        Held::new(SessionId(session), None, request, PullKind::Snapshot, Moment(0))
+        Held::new(SessionId(session), None, (request, 0), PullKind::Snapshot, Moment(0))
     }
 
     #[test]
@@ -243,7 +245,7 @@ mod tests {
         let mut held = HeldPulls::default();
         let reader = (WorkerId(0), Incarnation(1));
         let kind = PullKind::Gated { clock: Clock(0), after: Sequence(0), ahead: 0 };
-        held.put(Held::new(SessionId(3), Some(reader), 1, kind, Moment(0)), Waits::Start);
+        held.put(Held::new(SessionId(3), Some(reader), (1, 0), kind, Moment(0)), Waits::Start);
         for request in 0..100 {
             held.put(snapshot(3, request), Waits::Values);
         }

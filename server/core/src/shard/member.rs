@@ -8,6 +8,7 @@ use slackline_core::consistency::Standing;
 use slackline_core::ids::{Clock, Incarnation, Moment, Sequence, SessionId, Version, WorkerId};
 use slackline_core::limits::{PUSH_PENDING_MAX, PUSH_WINDOW, WORKER_COUNT_MAX};
 
+use super::answers::Answers;
 use super::held::HeldPulls;
 use super::push::Piece;
 use super::{Shard, ShardEffect};
@@ -23,6 +24,8 @@ pub(super) struct Member {
     pub(super) window: PushWindow,
     /// The session of its last gated pull.
     pub(super) session: Option<SessionId>,
+    /// What its last pulls were answered with.
+    pub(super) answers: Answers,
     /// The values that it last read with their version, where gradients are corrected by them.
     pub(super) read: Option<(Version, Arc<Vec<f32>>)>,
     /// Where steps are whole: pieces that wait for those of the other shards.
@@ -41,6 +44,7 @@ impl Member {
             incarnation,
             window: PushWindow::after(answered),
             session: None,
+            answers: Answers::default(),
             read: None,
             staged: BTreeMap::new(),
             committed: Sequence(0),
@@ -63,9 +67,10 @@ impl Member {
         self.window.pending() + self.staged.len() < PUSH_PENDING_MAX
     }
 
-    /// Forgets the sessions of another server.
+    /// Forgets the sessions of another server, and what that has answered.
     fn part(&mut self) {
         self.session = None;
+        self.answers = Answers::default();
         for piece in self.staged.values_mut() {
             piece.session = None;
         }

@@ -5,6 +5,7 @@
 //! served from a snapshot that all readers of one version share. `state.rs` and `facts.rs` say all that a shard is, for copies and
 //! checkpoints; `cut.rs` makes the state of a checkpoint while the shard goes on.
 
+mod answers;
 mod cut;
 mod event;
 mod facts;
@@ -20,7 +21,7 @@ mod values;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use slackline_core::codec::CodecKind;
+use slackline_core::codec::{BLOCK, CodecKind};
 use slackline_core::config::{self, Steps};
 use slackline_core::consistency::delay::Delay;
 use slackline_core::consistency::{ClockTable, DelaySpec, Policy, PolicySpec, Room, Standing};
@@ -31,6 +32,7 @@ use slackline_core::layout::Layout;
 use slackline_core::optimizer::{Optimizer, OptimizerSpec};
 use slackline_core::wire::{PushOutcome, Pushed, ShardRow};
 
+use answers::Blocks;
 use cut::OpenCut;
 pub use event::{Push, ShardEffect, ShardEvent};
 pub use facts::{FormerShard, Joined, StateError};
@@ -92,6 +94,7 @@ pub struct Shard {
     guard: Guard,
     values: Values,
     snapshots: Snapshots,
+    blocks: Blocks,
     version: Version,
     table: ClockTable,
     members: BTreeMap<WorkerId, Member>,
@@ -156,6 +159,7 @@ impl Shard {
             snapshots: Snapshots::new(pull, &layout, id, keys),
             layout,
             values: Values::of(None, buffers),
+            blocks: Blocks::changed((keys.len as usize).div_ceil(BLOCK), Version(0)),
             version: Version(0),
             table: ClockTable::default(),
             members: BTreeMap::new(),
@@ -178,10 +182,10 @@ impl Shard {
 
     /// Takes one event in; what is to be done about it comes out in `effects`.
     pub fn handle(&mut self, now: Moment, event: ShardEvent, effects: &mut Vec<ShardEffect>) {
-        if let ShardEvent::Pull { session, reader: None, request, kind } = event {
+        if let ShardEvent::Pull { session, reader: None, request, have, kind } = event {
             // No copy hears of it, so nothing may follow from it, not even what is due by now: a round that closed here would take in
             // a push less than the same round of a copy, which closes with the next entry.
-            return self.pull(now, Held::new(session, None, request, kind, now), effects);
+            return self.pull(now, Held::new(session, None, (request, have), kind, now), effects);
         }
         let touched = self.cut.as_ref().and_then(|_| event.worker());
         self.mirror(now, &event);
@@ -213,8 +217,8 @@ impl Shard {
             }
             ShardEvent::Mark(mark) => self.mark(now, mark, effects),
             ShardEvent::Lead { members, started } => self.lead(&members, started, effects),
-            ShardEvent::Pull { session, reader, request, kind } => {
-                self.pull(now, Held::new(session, reader, request, kind, now), effects);
+            ShardEvent::Pull { session, reader, request, have, kind } => {
+                self.pull(now, Held::new(session, reader, (request, have), kind, now), effects);
             }
         }
         self.settle_all(now, effects);

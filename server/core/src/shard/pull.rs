@@ -1,7 +1,10 @@
 //! A pull on its way through a shard: held until the run has begun, the reader's own pushes are in and the policy allows it.
 
+use std::sync::Arc;
+
+use slackline_core::codec::Patch;
 use slackline_core::consistency::{HoldReason, Needs, PullVerdict, Reader};
-use slackline_core::ids::{Clock, Moment};
+use slackline_core::ids::{Clock, Moment, Version};
 use slackline_core::wire::{HeldRow, PullKind, Served};
 
 use super::held::{Held, Waits};
@@ -142,6 +145,7 @@ impl Shard {
             return;
         };
         let is_gated = pull.kind != PullKind::Snapshot;
+        let base = self.note_answer(pull, is_gated);
         if is_gated
             && self.delay.spec().treatment.compensates()
             && let Some(member) = pull.reader.and_then(|(worker, _)| self.members.get_mut(&worker))
@@ -158,21 +162,32 @@ impl Shard {
             lead: if is_gated { pull.clock().0.saturating_sub(minimum.0) } else { 0 },
             held_us: pull.gated_since.map_or(0, |since| now.since(since).as_micros() as u64),
         };
+        let values = self.written(values, is_gated, base);
+        let Held { session, reader, request, have, kind, .. } = *pull;
+        effects.push(ShardEffect::Serve { session, reader, request, have, kind, values, served });
+    }
+
+    /// The present values as they are sent to a reader that has those of version `base`.
+    fn written(&mut self, values: Arc<Vec<f32>>, is_gated: bool, base: Option<Version>) -> Snapshot {
+        let buffers = self.values.buffers();
         // An evaluation measures what the shard has, not what a codec leaves of it.
-        let values = if is_gated {
-            self.snapshots.of(self.version, values, self.values.buffers())
-        } else {
-            Snapshot::plain(values)
-        };
-        let Held { session, reader, request, kind, .. } = *pull;
-        effects.push(ShardEffect::Serve { session, reader, request, kind, values, served });
+        let is_plain = !is_gated || self.snapshots.are_plain();
+        if let Some(base) = base {
+            let blocks = self.blocks.since(base);
+            // What is encoded has no blocks of its own; and what is put together is copied once more on either side.
+            let is_small = is_plain && 2 * Patch::words_of(values.len(), &blocks) <= values.len();
+            if blocks.is_empty() || is_small {
+                return self.snapshots.patch((base, self.version), &values, &blocks, buffers);
+            }
+        }
+        if is_plain { Snapshot::plain(values) } else { self.snapshots.of(self.version, values, buffers) }
     }
 
     /// The gated pulls that wait, as events: for a copy that begins with the state, which has none of them.
     pub(crate) fn held_again(&self) -> impl Iterator<Item = ShardEvent> + '_ {
         self.held.all().filter(|held| held.gated_reader().is_some()).map(|held| {
-            let Held { session, reader, request, kind, .. } = *held;
-            ShardEvent::Pull { session, reader, request, kind }
+            let Held { session, reader, request, have, kind, .. } = *held;
+            ShardEvent::Pull { session, reader, request, have, kind }
         })
     }
 

@@ -117,10 +117,11 @@ impl Shard {
     /// The pull that a push brings with it: for the iteration after it, with all that its worker has pushed. It is none where its worker has
     /// pulled anew since, which can come before a push that was sent over an earlier session, or before a registration.
     fn brought(&self, now: Moment, push: &Push) -> Option<Held> {
-        let Push { session, worker, incarnation, sequence, clock, reply, .. } = *push;
+        let Push { session, worker, incarnation, sequence, clock, reply, have, .. } = *push;
         let kind = PullKind::Gated { clock: clock.next(), after: sequence, ahead: 0 };
         let is_former = self.held.of(worker).is_some_and(|held| held.request > reply);
-        (reply > 0 && !is_former).then(|| Held::new(session, Some((worker, incarnation)), reply, kind, now))
+        let reader = Some((worker, incarnation));
+        (reply > 0 && !is_former).then(|| Held::new(session, reader, (reply, have), kind, now))
     }
 
     fn look(&self, facts: &Facts) -> Seen {
@@ -374,9 +375,11 @@ impl Shard {
     }
 
     fn apply(&mut self, gradient: &mut dyn Source, step: &Step) {
-        let optimizer = &mut self.optimizer;
-        if self.values.change(|target| optimizer.advance(target, gradient, step, &mut |_| {})) {
-            self.version = self.version.next();
+        let next = self.version.next();
+        let Self { values, optimizer, blocks, .. } = self;
+        let mut moved = |block| blocks.change(block, next);
+        if values.change(|target| optimizer.advance(target, gradient, step, &mut moved)) {
+            self.version = next;
         }
     }
 

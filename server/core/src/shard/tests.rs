@@ -5,6 +5,7 @@ mod brought;
 pub(crate) mod crowd;
 mod cuts;
 mod pair;
+mod patches;
 mod policies;
 mod returns;
 mod staging;
@@ -201,6 +202,7 @@ impl World {
                     session,
                     reader: Some((worker, incarnation)),
                     request: clock,
+                    have: 0,
                     kind,
                 });
                 true
@@ -216,6 +218,7 @@ impl World {
                     batch: BatchIndex(clock * self.workers.len() as u64 + index as u64),
                     samples: 4,
                     reply: 0,
+                    have: 0,
                     gradient: Some(vec![1.0; KEYS as usize].into()),
                 };
                 self.in_flight_sum += self.in_flight_besides(index);
@@ -352,7 +355,7 @@ proptest! {
         }
         prop_assert_eq!(world.workers[0].clock, steps as u64);
         let pulled = Version(0);
-        let push = Push { session: SessionId(2), worker, incarnation, sequence: Sequence(1), clock: Clock(0), pulled, batch: BatchIndex(0), samples: 1, reply: 0, gradient: None };
+        let push = Push { session: SessionId(2), worker, incarnation, sequence: Sequence(1), clock: Clock(0), pulled, batch: BatchIndex(0), samples: 1, reply: 0, have: 0, gradient: None };
         world.event(ShardEvent::Push(push));
         let clock = world.shard.table().clock_of(worker).unwrap();
         prop_assert_eq!(Some(clock), world.shard.table().minimum().map(|minimum| minimum.max(Clock(1))));
@@ -388,8 +391,13 @@ fn nobody_reads_before_the_run_begins_and_has_values() {
     };
     shard.handle(Moment(0), enter, &mut effects);
     let kind = PullKind::Gated { clock: Clock(0), after: Sequence(0), ahead: 0 };
-    let pull =
-        ShardEvent::Pull { session: SessionId(1), reader: Some((worker, incarnation)), request: 1, kind };
+    let pull = ShardEvent::Pull {
+        session: SessionId(1),
+        reader: Some((worker, incarnation)),
+        request: 1,
+        have: 0,
+        kind,
+    };
     shard.handle(Moment(1), pull, &mut effects);
     assert_eq!(shard.held_rows(Moment(1), 9)[0].reason, HoldReason::NoValues);
     shard.handle(Moment(2), ShardEvent::Initialize(vec![1.0; 3]), &mut effects);
@@ -416,6 +424,7 @@ fn a_gradient_that_is_not_finite_is_refused_by_name_and_the_clock_goes_on() {
             batch: BatchIndex(0),
             samples: 1,
             reply: 0,
+            have: 0,
             gradient: Some(vec![0.0, bad, 0.0].into()),
         };
         let (clock, sequence) = (push.clock, push.sequence);
@@ -444,6 +453,7 @@ fn a_push_of_a_stranger_a_former_incarnation_or_the_wrong_size_changes_nothing()
         batch: BatchIndex(0),
         samples: 1,
         reply: 0,
+        have: 0,
         gradient: Some(gradient.into()),
     };
     for (push, expected) in [
@@ -480,6 +490,7 @@ fn the_mean_of_a_clock_does_not_depend_on_arrival() {
                     batch: BatchIndex(u64::from(*index)),
                     samples: 3 + index,
                     reply: 0,
+                    have: 0,
                     gradient: Some(vec![0.1 + *index as f32 * 0.7, 1e-7, 1e7].into()),
                 };
                 world.shard.handle(Moment(1), ShardEvent::Push(push), &mut effects);

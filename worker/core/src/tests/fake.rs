@@ -229,13 +229,8 @@ impl World {
                 });
             }
             Effect::Send { server, message } => self.servers[server.0 as usize].towards.push_back(message),
-            Effect::ExpectValues { shard, request, snapshot, .. } => {
-                let has_two = self.rig.worker.settings.prefetch > 0;
-                assert!(
-                    snapshot || has_two || !self.is_computing,
-                    "the training buffer is being computed on"
-                );
-                self.expected.insert((shard, snapshot), request);
+            Effect::ExpectValues { shard, request, buffer, .. } => {
+                self.expected.insert((shard, buffer == Buffer::Evaluation), request);
             }
             Effect::SendPush { server, header } => {
                 assert!(self.held_gradients.contains(&header.sequence), "a push needs its buffer");

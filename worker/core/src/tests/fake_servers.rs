@@ -149,7 +149,7 @@ impl World {
             ToServer::Finish => self.servers[index].is_active = false,
             ToServer::Ask(ask) => self.on_ask(ask),
             ToServer::Pull(pull) => self.on_pull(index, pull),
-            ToServer::PushNothing { shard, sequence, clock, reply } => {
+            ToServer::PushNothing { shard, sequence, clock, reply, .. } => {
                 self.take_push(index, (shard, sequence, clock), reply, PushOutcome::Nothing);
             }
             ToServer::Commit { sequence } => self.commit(index, sequence),
@@ -246,7 +246,7 @@ impl World {
         }
         if reply > 0 && !fake.known.staged.contains_key(&sequence) {
             let kind = PullKind::Gated { clock: clock.next(), after: sequence, ahead: 0 };
-            self.servers[index].pulls.push(Pull { shard, request: reply, kind });
+            self.servers[index].pulls.push(Pull { shard, request: reply, have: 0, kind });
         }
         if self.rig.worker.settings.steps == Steps::Whole {
             fake.known.staged.entry(sequence).or_insert((clock, outcome));

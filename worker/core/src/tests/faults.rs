@@ -32,7 +32,7 @@ fn a_bad_gradient_is_dropped_named_and_its_batch_is_over() {
     };
     let nothing = |shard| {
         let (shard_id, sequence) = (ShardId(shard), Sequence(1));
-        send(shard, ToServer::PushNothing { shard: shard_id, sequence, clock: Clock(0), reply: 0 })
+        send(shard, ToServer::PushNothing { shard: shard_id, sequence, clock: Clock(0), reply: 0, have: 0 })
     };
     let effects = rig.gradient(1, Some(3));
     assert_eq!(effects, [Effect::Notice(notice), release(1), nothing(0), nothing(1)]);

@@ -1,6 +1,7 @@
 //! The worker driven by hand, and against fake servers in random order.
 
 mod brought;
+mod contents;
 mod cycle;
 mod fake;
 mod fake_servers;
@@ -13,6 +14,7 @@ mod places;
 mod policies;
 mod prefetch;
 mod regroup;
+mod shelf;
 mod silence;
 mod steps;
 mod unserved;
@@ -30,7 +32,8 @@ use slackline_core::wire::{
     ToServer, TransferHeader, TransferKind, Work,
 };
 
-use crate::{Effect, Event, Obstacle, Settings, Worker};
+use crate::{Buffer, Effect, Event, Obstacle, Settings, Worker};
+use shelf::{Shelf, unnamed};
 
 pub(crate) const ONE: WorkerId = WorkerId(1);
 pub(crate) const FIRST_LIFE: Incarnation = Incarnation(5);
@@ -71,26 +74,30 @@ pub(crate) fn layout() -> Layout {
 pub(crate) struct Rig {
     pub(crate) worker: Worker,
     pub(crate) now: Moment,
+    pub(crate) shelf: Shelf,
 }
 
 impl Rig {
     pub(crate) fn new(settings: Settings) -> Self {
-        Self { worker: Worker::new(settings, Moment(0)), now: Moment(0) }
+        Self { worker: Worker::new(settings, Moment(0)), now: Moment(0), shelf: Shelf::default() }
     }
 
     /// Handles an event and returns what the worker wants, as it wants it.
     pub(crate) fn exactly(&mut self, event: Event) -> Vec<Effect> {
         let mut effects = Vec::new();
+        self.shelf.take_in(&event);
         self.worker.handle(self.now, event, &mut effects);
         self.worker.check_invariants();
+        effects.iter().for_each(|effect| self.shelf.perform(&self.worker, effect));
         effects
     }
 
-    /// The same without what most tests are not about: the circumstances of a gradient, the time that it took, and in an ask all but the
-    /// last result, which the ask before may have said too.
+    /// The same without what most tests are not about: the circumstances of a gradient, the time that it took, what lies in which buffer, and
+    /// in an ask all but the last result, which the ask before may have said too.
     pub(crate) fn on(&mut self, event: Event) -> Vec<Effect> {
         let mut effects = self.exactly(event);
         for effect in &mut effects {
+            unnamed(effect);
             match effect {
                 Effect::Compute { clock, adopted, pushed, .. } => {
                     (*clock, *adopted, *pushed) = (Clock(0), Vec::new(), Vec::new());
@@ -301,11 +308,11 @@ pub(crate) fn snapshot(shard: u32, request: u64) -> [Effect; 2] {
 }
 
 fn pull_of(shard: u32, request: u64, kind: PullKind) -> [Effect; 2] {
-    let snapshot = kind == PullKind::Snapshot;
+    let buffer = if kind == PullKind::Snapshot { Buffer::Evaluation } else { Buffer::First };
     let (server, shard_id) = (ServerId(shard), ShardId(shard));
     [
-        Effect::ExpectValues { server, shard: shard_id, request, snapshot },
-        send(shard, ToServer::Pull(Pull { shard: shard_id, request, kind })),
+        Effect::ExpectValues { server, shard: shard_id, request, buffer },
+        send(shard, ToServer::Pull(Pull { shard: shard_id, request, have: 0, kind })),
     ]
 }
 
@@ -339,7 +346,7 @@ pub(crate) fn push_and_pull(
         unreachable!()
     };
     header.reply = request;
-    let expect = Effect::ExpectValues { server, shard: header.shard, request, snapshot: false };
+    let expect = Effect::ExpectValues { server, shard: header.shard, request, buffer: Buffer::First };
     [expect, Effect::SendPush { server, header }]
 }
 
@@ -351,7 +358,8 @@ pub(crate) fn initial(shard: u32) -> Effect {
 
 pub(crate) fn compute(sequence: u64, batch: u64) -> Effect {
     let (sequence, batch) = (Sequence(sequence), BatchIndex(batch));
-    Effect::Compute { sequence, batch, clock: Clock(0), adopted: Vec::new(), pushed: Vec::new() }
+    let (buffer, adopted, pushed) = (Buffer::First, Vec::new(), Vec::new());
+    Effect::Compute { sequence, batch, clock: Clock(0), buffer, adopted, pushed }
 }
 
 pub(crate) fn release(sequence: u64) -> Effect {

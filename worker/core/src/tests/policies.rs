@@ -13,7 +13,7 @@ fn values(rig: &mut Rig, shard: u32, request: u64, served: Served) -> Vec<Effect
 
 fn fresher(shard: u32, request: u64, seen: u64) -> [Effect; 2] {
     let kind = PullKind::Fresher { clock: Clock(0), after: Sequence(0), seen: Clock(seen) };
-    let pull = Pull { shard: ShardId(shard), request, kind };
+    let pull = Pull { shard: ShardId(shard), request, have: 0, kind };
     [
         Effect::ExpectFresher { server: ServerId(shard), shard: ShardId(shard), request },
         send(shard, ToServer::Pull(pull)),
@@ -31,8 +31,14 @@ fn while_it_waits_for_a_shard_it_takes_fresher_values_of_the_others_and_computes
     assert_eq!(effects[1..], fresher(0, 4, 2));
     let effects = values(&mut rig, 1, 2, served(2, 5));
     let (adopted, pushed) = (vec![ShardId(0), ShardId(1)], vec![ShardId(0), ShardId(1)]);
-    let compute =
-        Effect::Compute { sequence: Sequence(1), batch: BatchIndex(0), clock: Clock(0), adopted, pushed };
+    let compute = Effect::Compute {
+        sequence: Sequence(1),
+        batch: BatchIndex(0),
+        clock: Clock(0),
+        buffer: Buffer::First,
+        adopted,
+        pushed,
+    };
     assert_eq!(effects[0], compute, "no fresher ones are asked for once all are there");
     // What still comes is of no use; the push names the version that was computed on.
     assert_eq!(values(&mut rig, 0, 4, served(3, 11)), []);
@@ -58,7 +64,13 @@ fn a_worker_whose_clock_was_closed_leaves_its_gradient_and_goes_on_with_the_othe
     let nothing = |shard| {
         send(
             shard,
-            ToServer::PushNothing { shard: ShardId(shard), sequence: Sequence(1), clock: Clock(0), reply: 0 },
+            ToServer::PushNothing {
+                shard: ShardId(shard),
+                sequence: Sequence(1),
+                clock: Clock(0),
+                reply: 0,
+                have: 0,
+            },
         )
     };
     assert_eq!(effects[..3], [release(1), nothing(0), nothing(1)]);
@@ -101,8 +113,13 @@ fn fragments_are_pushed_in_turn_and_pulled_when_they_change() {
         })
         .collect();
     assert_eq!(pushes, [0], "fragment 0 at clock 0");
-    let nothing =
-        ToServer::PushNothing { shard: ShardId(1), sequence: Sequence(1), clock: Clock(0), reply: 0 };
+    let nothing = ToServer::PushNothing {
+        shard: ShardId(1),
+        sequence: Sequence(1),
+        clock: Clock(0),
+        reply: 0,
+        have: 0,
+    };
     assert!(effects.contains(&send(1, nothing)), "{effects:?}");
     rig.on(Event::BatchLoaded { batch: BatchIndex(1) });
     rig.pushed(0, 1, 1, applied(1));

@@ -87,7 +87,7 @@ fn nothing_is_pulled_ahead_of_the_first_push_nor_for_work_that_ends_or_enters() 
     rig.values(0, 3, 1);
     rig.values(1, 4, 1);
     for other in others {
-        let mut rig = Rig { worker: rig.worker.clone(), now: rig.now };
+        let mut rig = Rig { worker: rig.worker.clone(), now: rig.now, shelf: rig.shelf.clone() };
         let effects = rig.hear(0, ToPeer::Work(other));
         let pulls = |effect: &Effect| matches!(effect, Effect::ExpectValues { .. });
         assert!(!effects.iter().any(pulls), "{other:?}: {effects:?}");
@@ -159,10 +159,10 @@ fn values_for_a_clock_that_the_worker_does_not_come_to_are_thrown_away() {
     assert_eq!(rig.values(1, 6, 1), []);
     rig.on(Event::BatchLoaded { batch: BatchIndex(2) });
     let nothing = |shard: u32, reply| {
-        let (server, shard, snapshot) = (ServerId(shard), ShardId(shard), false);
-        let nothing = ToServer::PushNothing { shard, sequence: Sequence(2), clock: Clock(1), reply };
+        let (server, shard, buffer) = (ServerId(shard), ShardId(shard), Buffer::First);
+        let nothing = ToServer::PushNothing { shard, sequence: Sequence(2), clock: Clock(1), reply, have: 0 };
         [
-            Effect::ExpectValues { server, shard, request: reply, snapshot },
+            Effect::ExpectValues { server, shard, request: reply, buffer },
             Effect::Send { server, message: nothing },
         ]
     };

@@ -191,7 +191,7 @@ fn a_worker_whose_certificate_one_server_does_not_accept_asks_the_coordinator_on
     let effects = failed(&mut rig, 1, Obstacle::Own);
     assert_eq!(effects[1..], [disconnect(0), connect(0)]);
     // The coordinator accepts it: the server is waited for.
-    let mut accepted = Rig { worker: rig.worker.clone(), now: rig.now };
+    let mut accepted = Rig { worker: rig.worker.clone(), now: rig.now, shelf: rig.shelf.clone() };
     accepted.greet(0, 70);
     accepted.hear(0, ToPeer::Registered { has_values: true });
     let (again, _) = attempts(&mut accepted, 1, Obstacle::Own, 10);

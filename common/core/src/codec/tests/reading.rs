@@ -112,5 +112,5 @@ fn a_payload_is_never_longer_than_plain_values() {
         assert!(encoding.bytes_max(1 << 40) <= 1 << 42);
         assert_eq!(encoding.bytes_max(u64::MAX) % 4, 3 & encoding.bytes_max(u64::MAX));
     }
-    assert_eq!([0, 11, 255].map(Encoding::from_wire), [None; 3]);
+    assert_eq!([0, 12, 255].map(Encoding::from_wire), [None; 3]);
 }

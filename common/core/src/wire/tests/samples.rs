@@ -190,5 +190,6 @@ pub(super) const fn header(kind: TransferKind) -> TransferHeader {
         stripe: Stripe::new(10, 20),
         held_us: 11,
         reply: 12,
+        have: 13,
     }
 }

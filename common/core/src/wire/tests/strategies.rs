@@ -149,14 +149,17 @@ fn working() -> impl Strategy<Value = ToServer> {
     ];
     prop_oneof![
         ask.prop_map(|(clock, results, report)| ToServer::Ask(Ask { clock, results, report })),
-        (shard(), any::<u64>(), kind).prop_map(|(shard, request, kind)| ToServer::Pull(Pull {
+        (shard(), any::<[u64; 2]>(), kind).prop_map(|(shard, [request, have], kind)| ToServer::Pull(Pull {
             shard,
             request,
+            have,
             kind
         })),
-        (shard(), sequence(), clock(), any::<u64>()).prop_map(|(shard, sequence, clock, reply)| {
-            ToServer::PushNothing { shard, sequence, clock, reply }
-        }),
+        (shard(), sequence(), clock(), any::<[u64; 2]>()).prop_map(
+            |(shard, sequence, clock, [reply, have])| {
+                ToServer::PushNothing { shard, sequence, clock, reply, have }
+            }
+        ),
         (any::<u64>(), float(), float(), of(report())).prop_map(|(at_samples, loss, accuracy, report)| {
             ToServer::Evaluated(Evaluated { at_samples, loss, accuracy, report })
         }),

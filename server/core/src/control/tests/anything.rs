@@ -121,11 +121,12 @@ fn working() -> impl Strategy<Value = ToServer> {
             .prop_map(|(clock, results, report)| ToServer::Ask(Ask { clock: Clock(clock), results, report })),
         1 => number().prop_map(|clock| ToServer::Enter { clock: Clock(clock) }),
         2 => prop::sample::select(vec![ToServer::Renew, ToServer::Finish, ToServer::Status]),
-        2 => (small(), number(), kind)
-            .prop_map(|(shard, request, kind)| ToServer::Pull(Pull { shard: ShardId(shard), request, kind })),
+        2 => (small(), number(), small(), kind).prop_map(|(shard, request, have, kind)| {
+            ToServer::Pull(Pull { shard: ShardId(shard), request, have: u64::from(have), kind })
+        }),
         1 => (small(), number(), number(), number()).prop_map(|(shard, sequence, clock, reply)| {
             let (shard, sequence, clock) = (ShardId(shard), Sequence(sequence), Clock(clock));
-            ToServer::PushNothing { shard, sequence, clock, reply }
+            ToServer::PushNothing { shard, sequence, clock, reply, have: 1 }
         }),
         1 => number().prop_map(|sequence| ToServer::Commit { sequence: Sequence(sequence) }),
         1 => (prop_oneof![Just(45_u64), number()], float(), float(), report()).prop_map(

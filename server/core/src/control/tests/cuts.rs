@@ -124,6 +124,7 @@ impl Yard {
             batch,
             samples: 10,
             reply: 0,
+            have: 0,
             gradient: Some(gradient.into()),
         }));
         hand.done = Some((batch, hand.clock));

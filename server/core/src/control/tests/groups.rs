@@ -354,14 +354,14 @@ fn a_run_that_is_not_elastic_has_all_its_workers_once_it_has_begun() {
 
 #[test]
 fn messages_of_the_other_method_are_refused_by_name() {
-    let pull = |kind| ToServer::Pull(Pull { shard: ShardId(0), request: 1, kind });
+    let pull = |kind| ToServer::Pull(Pull { shard: ShardId(0), request: 1, have: 0, kind });
     let gated = PullKind::Gated { clock: Clock(0), after: Sequence(0), ahead: 0 };
     let (shard, sequence, clock) = (ShardId(0), Sequence(1), Clock(0));
     let of_servers = [
         (ask(0, None), "ask for work"),
         (pull(gated), "pull"),
         (pull(PullKind::Snapshot), "pull a snapshot"),
-        (ToServer::PushNothing { shard, sequence, clock, reply: 0 }, "push"),
+        (ToServer::PushNothing { shard, sequence, clock, reply: 0, have: 0 }, "push"),
         (ToServer::Enter { clock }, "enter"),
         (ToServer::Finish, "finish"),
     ];

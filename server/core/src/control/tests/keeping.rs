@@ -373,7 +373,7 @@ fn an_observer_that_comes_and_goes_is_not_kept_and_makes_nothing_happen_that_is_
     desk.say(0, ToServer::Renew);
     desk.now = desk.now.after(LEASE / 2);
     let state = desk.control.state().unwrap();
-    let pull = Pull { shard: ShardId(0), request: 1, kind: PullKind::Snapshot };
+    let pull = Pull { shard: ShardId(0), request: 1, have: 0, kind: PullKind::Snapshot };
     let say = |message| ControlEvent::Message { session: SessionId(5), message };
     let (opened, closed) = (opened(5, Role::Observer), ControlEvent::Closed { session: SessionId(5) });
     for event in [opened, say(ToServer::Status), say(ToServer::Pull(pull)), closed] {

@@ -95,6 +95,7 @@ impl Trio {
             batch: BatchIndex(u64::from(worker)),
             samples: 4,
             reply: 0,
+            have: 0,
             gradient: Some(vec![f32::from(worker as u8) + 1.0; 5].into()),
         };
         self.shard(at, ShardEvent::Push(push));
@@ -102,7 +103,7 @@ impl Trio {
 
     fn look(&mut self, at: u64, session: u64, request: u64) {
         let (session, kind) = (SessionId(session), PullKind::Snapshot);
-        self.shard(at, ShardEvent::Pull { session, reader: None, request, kind });
+        self.shard(at, ShardEvent::Pull { session, reader: None, request, have: 0, kind });
     }
 
     /// The disk has everything.
@@ -262,7 +263,7 @@ fn effects_that_wait_for_a_backup_without_entries_fill_the_host_too() {
     while take(HostEvent::Tick).0 {
         taken += 1;
         assert!(taken < 10_000, "it takes things without end");
-        take(HostEvent::Shard(ShardEvent::Pull { session, reader, request: taken, kind }));
+        take(HostEvent::Shard(ShardEvent::Pull { session, reader, request: taken, have: 0, kind }));
     }
     assert_eq!(take(HostEvent::Tick).1, 4096);
 }

@@ -112,6 +112,7 @@ impl Pipes {
                     batch: BatchIndex(clock * self.workers.len() as u64 + index as u64),
                     samples: 4,
                     reply: 0,
+                    have: 0,
                     gradient: Some(vec![1.0; KEYS as usize].into()),
                 }));
             }
@@ -121,7 +122,7 @@ impl Pipes {
                 self.requests += 1;
                 let (reader, request) = (Some((worker, incarnation)), self.requests);
                 self.workers[index].next = Some(None);
-                self.event(ShardEvent::Pull { session, reader, request, kind });
+                self.event(ShardEvent::Pull { session, reader, request, have: 0, kind });
             }
         }
         true
@@ -219,6 +220,7 @@ fn a_pull_ahead_does_not_say_that_its_iterations_are_complete() {
         batch: BatchIndex(0),
         samples: 4,
         reply: 0,
+        have: 0,
         gradient: Some(vec![1.0; KEYS as usize].into()),
     };
     let effects = pipes.event(ShardEvent::Push(push));

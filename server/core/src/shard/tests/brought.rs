@@ -21,9 +21,9 @@ impl Ear {
 
 /// The pull that a push brings, as a message.
 fn message(push: &Push) -> ShardEvent {
-    let Push { session, worker, incarnation, sequence, clock, reply, .. } = *push;
+    let Push { session, worker, incarnation, sequence, clock, reply, have, .. } = *push;
     let kind = PullKind::Gated { clock: clock.next(), after: sequence, ahead: 0 };
-    ShardEvent::Pull { session, reader: Some((worker, incarnation)), request: reply, kind }
+    ShardEvent::Pull { session, reader: Some((worker, incarnation)), request: reply, have, kind }
 }
 
 proptest! {
@@ -49,6 +49,7 @@ proptest! {
                     ShardEvent::Push(mut push) => {
                         // Numbers of their own, above all others: the crowd does not wait for their answers.
                         push.reply = if brings { 1_000_000 + now } else { 0 };
+                        push.have = 1_000_000 + now.saturating_sub(4);
                         let is_new = sent.insert((push.worker, push.incarnation, push.sequence));
                         let effects = one.hear(now, ShardEvent::Push(push.clone()));
                         two.hear(now, ShardEvent::Push(Push { reply: 0, ..push.clone() }));
@@ -101,6 +102,7 @@ fn second(steps: Steps) -> (Shard, Push) {
         batch: BatchIndex(0),
         samples: 1,
         reply: 5,
+        have: 0,
         gradient: Some(vec![1.0; KEYS as usize].into()),
     };
     (shard, push)

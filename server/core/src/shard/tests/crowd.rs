@@ -93,7 +93,7 @@ impl Crowd {
         let walker = &self.walkers[index];
         let reader = Some((WorkerId(index as u32), Incarnation(walker.incarnation)));
         let kind = PullKind::Gated { clock: Clock(walker.clock), after: Sequence(walker.sequence), ahead: 0 };
-        ShardEvent::Pull { session: self.session(index), reader, request: self.requests, kind }
+        ShardEvent::Pull { session: self.session(index), reader, request: self.requests, have: 0, kind }
     }
 
     fn commit(&self, index: usize) -> ShardEvent {
@@ -145,6 +145,7 @@ impl Crowd {
                     batch: BatchIndex(walker.clock * workers + index as u64),
                     samples: 4,
                     reply: 0,
+                    have: 0,
                     gradient: (action != 3).then(|| (0..self.keys).map(value).collect()),
                 };
                 (walker.clock, walker.sequence) = (walker.clock + 1, walker.sequence + 1);

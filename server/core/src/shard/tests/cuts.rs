@@ -114,7 +114,7 @@ impl World3 {
         let (clock, after) = (Clock(sent[shard]), Sequence(sent[shard]));
         let kind = PullKind::Gated { clock, after, ahead: 0 };
         let (session, reader) = (SessionId(incarnation.0), Some((worker, incarnation)));
-        self.event(shard, ShardEvent::Pull { session, reader, request: self.now, kind });
+        self.event(shard, ShardEvent::Pull { session, reader, request: self.now, have: 0, kind });
     }
 
     fn act(&mut self, index: usize, action: u8, shard: usize) {

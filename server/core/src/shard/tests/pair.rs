@@ -38,6 +38,7 @@ impl Life {
             batch: BatchIndex(clock),
             samples: 1,
             reply: 0,
+            have: 0,
             gradient: Some(gradient.into()),
         }
     }

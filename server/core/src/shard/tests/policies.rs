@@ -16,6 +16,7 @@ fn push(index: u32, clock: u64, pulled: u64, gradient: f32) -> Push {
         batch: BatchIndex(clock),
         samples: 4,
         reply: 0,
+        have: 0,
         gradient: Some(vec![gradient; KEYS as usize].into()),
     }
 }
@@ -25,6 +26,7 @@ fn pull(index: u32, clock: u64, after: u64) -> ShardEvent {
         session: SessionId(u64::from(index)),
         reader: Some((WorkerId(index), Incarnation(u64::from(index)))),
         request: clock + 1,
+        have: 0,
         kind: PullKind::Gated { clock: Clock(clock), after: Sequence(after), ahead: 0 },
     }
 }
@@ -168,7 +170,7 @@ fn a_pull_for_fresher_values_is_answered_when_the_minimum_has_risen() {
     handled(&mut world, 1, pull(0, 0, 0));
     let reader = Some((WorkerId(0), Incarnation(0)));
     let kind = PullKind::Fresher { clock: Clock(0), after: Sequence(0), seen: Clock(0) };
-    let fresher = ShardEvent::Pull { session: SessionId(0), reader, request: 9, kind };
+    let fresher = ShardEvent::Pull { session: SessionId(0), reader, request: 9, have: 0, kind };
     assert!(handled(&mut world, 2, fresher).is_empty());
     handled(&mut world, 3, ShardEvent::Push(push(1, 0, 0, 1.0)));
     let effects = handled(&mut world, 4, ShardEvent::Push(push(0, 0, 0, 1.0)));

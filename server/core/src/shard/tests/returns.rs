@@ -171,6 +171,7 @@ fn nobody_waits_for_a_clock_below_all_that_join_when_nobody_else_is_left() {
         session: SessionId(9),
         reader: Some((lives[2].worker, lives[2].incarnation)),
         request: 1,
+        have: 0,
         kind: PullKind::Gated { clock: Clock(14), after: Sequence(0), ahead: 0 },
     };
     let is_served = |effects: &[ShardEffect]| {

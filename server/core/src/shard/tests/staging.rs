@@ -249,7 +249,7 @@ fn a_step_waits_for_its_commit_and_says_so_every_time_it_is_asked() {
     // Reads its own writes: the pull waits for the commit.
     let kind = PullKind::Gated { clock: Clock(1), after: Sequence(1), ahead: 0 };
     let reader = Some((WorkerId(0), Incarnation(0)));
-    assert!(handle(ShardEvent::Pull { session: SessionId(0), reader, request: 1, kind }).is_empty());
+    assert!(handle(ShardEvent::Pull { session: SessionId(0), reader, request: 1, have: 0, kind }).is_empty());
     let effects = handle(commit(1));
     assert!(effects.iter().any(|effect| matches!(effect, ShardEffect::Answer { .. })));
     assert!(effects.iter().any(|effect| matches!(effect, ShardEffect::Serve { .. })));

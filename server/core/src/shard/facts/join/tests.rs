@@ -66,6 +66,7 @@ fn shard(id: u32, keys: KeyRange, policy: PolicySpec, pushes: &[u32]) -> Shard {
             batch: BatchIndex(u64::from(worker)),
             samples: 1,
             reply: 0,
+            have: 0,
             gradient: Some((keys.start..keys.end()).map(|key| key as f32 / 10.0).collect()),
         }));
     }
