@@ -72,3 +72,24 @@ fn in_step_virtual_time_sends_the_same_bytes_and_comes_to_the_same_values() {
         }
     }
 }
+
+#[test]
+fn what_has_not_changed_since_the_last_pull_is_not_sent_again() {
+    let stage = Stage::new();
+    let keys = [
+        ("model.kind", "\"mlp\""),
+        ("model.widths", "[2048]"),
+        ("train.epochs", "1"),
+        ("optimizer.kind", "\"sgd\""),
+        ("consistency.prefetch", "1"),
+        ("evaluate.every_epochs", "0"),
+    ];
+    let bytes = |name: &str, codec: &[&str]| {
+        let more: Vec<_> = codec.iter().flat_map(|set| ["--set", set]).collect();
+        let summary = run_as(&stage, "run", name, &keys, &more);
+        number(&summary, "/bytes/pulled") / number(&summary, "/iterations")
+    };
+    let plain = bytes("plain", &["codec.push=f32"]);
+    let sparse = bytes("sparse", &["codec.push=top-k", "codec.share=0.0001"]);
+    assert!(sparse < 0.4 * plain, "{sparse} bytes an iteration against {plain}");
+}
