@@ -18,7 +18,7 @@ use crate::model::parallel::ParallelGradient;
 use crate::model::pieces::PairwiseGradient;
 use crate::model::{self, Batch, Examples, Incoming, Ready};
 use crate::pace::{Pace, Watch};
-use crate::packing::{Packer, Part};
+use crate::packing::{Packer, Part, Unused};
 
 /// Examples evaluated at once: enough to fill the cache, too few to notice in memory.
 const EVALUATION_CHUNK: usize = 256;
@@ -33,6 +33,8 @@ pub(crate) struct GradientJob {
     pub(crate) buffer: Buffer,
     pub(crate) values: Vec<f32>,
     pub(crate) gradient: Vec<f32>,
+    /// Parts of earlier gradients that are in no values.
+    pub(crate) unused: Vec<Unused>,
     /// Buffers for parts that are written otherwise than plainly, and those parts.
     pub(crate) spare: Vec<Vec<f32>>,
     pub(crate) packed: Vec<(ShardId, Payload)>,
@@ -286,6 +288,8 @@ fn compute_gradients(solver: &mut Solver, jobs: &Receiver<Box<GradientJob>>, don
     while let Ok(mut job) = jobs.recv() {
         let loss = solver.compute(&mut job);
         let bad_key = first_not_finite(&job.gradient).map(|key| key as u64);
+        let unused = std::mem::take(&mut job.unused);
+        solver.packer.iter_mut().for_each(|packer| packer.undo_all(&unused));
         // What is not finite is not sent, and must not get into what is kept.
         if let (Some(packer), None) = (&mut solver.packer, bad_key) {
             let GradientJob { place, batch, values, gradient, spare, packed, .. } = job.as_mut();
@@ -369,6 +373,7 @@ mod tests {
             buffer: Buffer::First,
             values,
             gradient,
+            unused: Vec::new(),
             spare: Vec::new(),
             packed: Vec::new(),
         }

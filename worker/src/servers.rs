@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use slackline_core::codec::{Encoding, Payload};
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, KeyRange, Sequence, ServerId, ShardId, WorkerId};
 use slackline_core::partition::Partition;
 use slackline_core::wire::{Pushed, TransferHeader};
@@ -13,6 +14,7 @@ use crate::compute::{GradientJob, Place};
 use crate::daemon::WorkerFailure;
 use crate::driver::Base;
 use crate::link::{Expected, Links, Purpose};
+use crate::packing::Unused;
 use crate::push_log::{Logged, PushKey, PushWriter};
 
 /// Pushes on their way through the push log: none is sent before it is written.
@@ -56,14 +58,15 @@ impl Logging {
 /// A gradient that is computed.
 struct Computed {
     flat: SharedValues,
-    /// The parts that are written otherwise than plainly.
-    packed: BTreeMap<ShardId, SharedValues>,
+    /// The parts that are written otherwise than plainly, and how.
+    packed: BTreeMap<ShardId, (Encoding, SharedValues)>,
 }
 
 impl Computed {
     /// What is sent under a header.
     fn part(&self, header: &TransferHeader) -> SharedValues {
-        self.packed.get(&header.shard).cloned().unwrap_or_else(|| part(&self.flat, header))
+        let packed = self.packed.get(&header.shard).map(|(_, words)| words.clone());
+        packed.unwrap_or_else(|| part(&self.flat, header))
     }
 }
 
@@ -76,6 +79,8 @@ pub(crate) struct Servers {
     fresher: Fresher,
     /// Gradients that servers have not answered yet, for sending again.
     gradients: BTreeMap<Sequence, Computed>,
+    /// Parts of gradients that are in no values, until the next one is computed.
+    unused: Vec<Unused>,
     /// The gradient that was handed over last, as long as no part of it was sent.
     unsent: Option<Sequence>,
     spare: Vec<Vec<f32>>,
@@ -96,6 +101,7 @@ impl Servers {
             fresher: Fresher::new(partition.clone()),
             partition,
             gradients: BTreeMap::new(),
+            unused: Vec::new(),
             unsent: None,
             spare: Vec::new(),
             reclaiming: Vec::new(),
@@ -142,7 +148,7 @@ impl Servers {
                 self.start_gradient(base, (sequence, batch, buffer), (clock, adopted, pushed));
             }
             Effect::Abandon { sequence } => base.compute.abandon(sequence),
-            Effect::ReleaseGradient { sequence } => self.release(sequence),
+            Effect::ReleaseGradient { sequence, unused } => self.release(sequence, &unused),
             Effect::Evaluate { at_samples, .. } => base.evaluate(at_samples, self.lend(Buffer::Evaluation)),
             effect => tracing::error!("{effect:?} is for an allreduce: a fault of this program"),
         }
@@ -167,8 +173,10 @@ impl Servers {
             words: payload.words().len() as u64,
         });
         let told = told.collect();
-        let packed =
-            packed.into_iter().map(|(shard, payload)| (shard, payload.into_words().into())).collect();
+        let packed = packed
+            .into_iter()
+            .map(|(shard, payload)| (shard, (payload.encoding(), payload.into_words().into())));
+        let packed = packed.collect();
         self.gradients.insert(sequence, Computed { flat: gradient.into(), packed });
         base.tell(Event::GradientReady { sequence, bad_key, loss, samples, packed: told });
     }
@@ -202,7 +210,8 @@ impl Servers {
         let is_after_unsent = self.unsent.replace(sequence).is_some();
         let place = Place { worker, incarnation, clock, batch: index, adopted, pushed, is_after_unsent };
         let (spare, packed) = (std::mem::take(&mut self.spare_words), Vec::new());
-        let job = GradientJob { sequence, place, batch, buffer, values, gradient, spare, packed };
+        let unused = std::mem::take(&mut self.unused);
+        let job = GradientJob { sequence, place, batch, buffer, values, gradient, unused, spare, packed };
         if !base.compute.gradient(job) {
             base.fail(WorkerFailure::ComputeEnded);
         }
@@ -246,14 +255,23 @@ impl Servers {
         }
     }
 
-    fn release(&mut self, sequence: Sequence) {
+    /// Gives up a gradient. Those of its parts that no values have are undone before the next one is written.
+    fn release(&mut self, sequence: Sequence, unused: &[ShardId]) {
         if let Some(log) = &mut self.log {
             log.writing.retain(|(_, held, _), _| *held != sequence);
             log.written.retain(|(_, held, _)| *held != sequence);
         }
         if let Some(Computed { flat, packed }) = self.gradients.remove(&sequence) {
+            for shard in unused {
+                let keys = self.partition.range(*shard);
+                let payload = packed.get(shard).and_then(|(encoding, words)| {
+                    Payload::new(*encoding, keys.len as usize, words.as_ref().to_vec()).ok()
+                });
+                let gradient = flat.slice(keys.as_indices());
+                self.unused.extend(payload.map(|payload| Unused { shard: *shard, payload, gradient }));
+            }
             self.reclaiming.push(flat);
-            self.reclaiming_words.extend(packed.into_values());
+            self.reclaiming_words.extend(packed.into_values().map(|(_, words)| words));
         }
     }
 }

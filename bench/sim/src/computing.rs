@@ -144,12 +144,18 @@ impl World {
         }
     }
 
-    pub(crate) fn release(&mut self, process: usize, sequence: Sequence) {
+    pub(crate) fn release(&mut self, process: usize, sequence: Sequence, unused: &[ShardId]) {
         let now = self.now();
         let state = &mut self.processes[process];
         if let Some(place) = state.gradients.iter().position(|(number, _)| *number == sequence)
             && let Some((_, gradient)) = state.gradients.remove(place)
         {
+            for (shard, payload) in unused.iter().filter_map(|shard| gradient.packed.get_key_value(shard)) {
+                if let Some(packer) = &mut state.packer {
+                    let keys = packer.keys(*shard);
+                    packer.undo(*shard, payload, &gradient.values[keys]);
+                }
+            }
             self.engine.recycle(gradient.values);
         }
         state.track.pushed = Some(now);

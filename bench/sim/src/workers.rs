@@ -308,7 +308,7 @@ impl World {
                 self.compute(process, (sequence, batch, buffer), (clock, adopted, pushed));
             }
             Effect::Abandon { sequence } => self.abandon(process, sequence),
-            Effect::ReleaseGradient { sequence } => self.release(process, sequence),
+            Effect::ReleaseGradient { sequence, unused } => self.release(process, sequence, &unused),
             Effect::Evaluate { at_samples, .. } => self.evaluate(process, at_samples),
             Effect::Notice(_) => {}
             Effect::Exit(result) => self.exit(process, result),

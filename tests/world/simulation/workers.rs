@@ -262,7 +262,7 @@ impl World {
             Effect::Compute { sequence, batch, clock, buffer, .. } => {
                 return self.compute(process, sequence, batch, (clock, buffer));
             }
-            Effect::ReleaseGradient { sequence } => {
+            Effect::ReleaseGradient { sequence, .. } => {
                 self.processes[process].gradients.remove(&sequence);
             }
             Effect::Evaluate { at_samples, last } => {

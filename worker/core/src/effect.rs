@@ -106,6 +106,8 @@ pub enum Effect {
     ReleaseGradient {
         /// Its number.
         sequence: Sequence,
+        /// The shards whose parts of it are in no values: what was kept of earlier gradients and sent with those is kept again.
+        unused: Vec<ShardId>,
     },
     /// Measure the values in the evaluation buffer on the held-out examples, beside the training; answered by
     /// `EvaluationReady`. One at a time.

@@ -478,7 +478,7 @@ impl Worker {
     ) {
         if self.cycle.forgotten.is_some_and(|forgotten| forgotten.sequence == sequence) {
             self.cycle.forgotten = None;
-            effects.push(Effect::ReleaseGradient { sequence });
+            effects.push(self.release_unsent(sequence));
             return;
         }
         let expected = self.cycle.sequence.next();
@@ -501,15 +501,13 @@ impl Worker {
             Some(Iteration { batch, phase: Phase::Computing { since }, .. }) => {
                 self.cycle.forgotten = Some(Forgotten { sequence, batch, since });
             }
-            Some(Iteration { phase: Phase::Ready(_), .. }) => {
-                effects.push(Effect::ReleaseGradient { sequence });
-            }
+            Some(Iteration { phase: Phase::Ready(_), .. }) => effects.push(self.release_unsent(sequence)),
             Some(Iteration { phase: Phase::Pulling | Phase::Left, .. }) | None => {}
         }
         if let Some(pushing) = self.cycle.pushing.take()
             && pushing.has_gradient
         {
-            effects.push(Effect::ReleaseGradient { sequence: pushing.sequence });
+            effects.push(pushing.release());
         }
         self.cycle.sequence = Sequence(0);
         self.cycle.entered_after = Sequence(0);

@@ -31,6 +31,8 @@ pub(crate) struct Pushing {
     pub(crate) unanswered: BTreeSet<ShardId>,
     /// The shards whose answer was counted: a second one is not.
     counted: BTreeSet<ShardId>,
+    /// Those of the shards with an answer whose values do not have their part.
+    unused: Vec<ShardId>,
     /// Those of the shards without an answer that have their piece, where steps are whole.
     pub(crate) staged: BTreeSet<ShardId>,
     /// All shards have had their pieces.
@@ -50,7 +52,20 @@ pub(crate) struct Pushing {
     is_taken: bool,
 }
 
+impl Pushing {
+    /// Its gradient is not needed any more. Of a shard that has not answered it is not known whether its values have its part: what is kept
+    /// then can lack something, and never has it twice.
+    pub(crate) fn release(self) -> Effect {
+        Effect::ReleaseGradient { sequence: self.sequence, unused: self.unused }
+    }
+}
+
 impl Worker {
+    /// A gradient of which nothing was sent is not needed any more.
+    pub(crate) fn release_unsent(&self, sequence: Sequence) -> Effect {
+        Effect::ReleaseGradient { sequence, unused: self.shards.keys().copied().collect() }
+    }
+
     /// Pushes a computed gradient once the pushes before it are answered and the next work is asked for.
     pub(crate) fn push_if_ready(&mut self, effects: &mut Vec<Effect>) -> Result<bool, WorkerError> {
         let is_settled = self.cycle.pushing.is_none();
@@ -72,7 +87,7 @@ impl Worker {
         }
         let used = gradient.filter(|_| bad_key.is_none() && !iteration.is_overtaken);
         if gradient.is_some() && used.is_none() {
-            effects.push(Effect::ReleaseGradient { sequence });
+            effects.push(self.release_unsent(sequence));
         }
         self.push(&iteration, sequence, used, effects);
         Ok(true)
@@ -123,6 +138,7 @@ impl Worker {
             unanswered: headers.keys().copied().collect(),
             headers,
             counted: BTreeSet::new(),
+            unused: Vec::new(),
             staged: BTreeSet::new(),
             is_committed: false,
             was_out_of_window: false,
@@ -276,6 +292,13 @@ impl Worker {
     ) -> Result<(), WorkerError> {
         let Pushed { shard, sequence, .. } = pushed;
         let refused = |what| Err(WorkerError::PushRefused { server, shard, what });
+        let is_unused = matches!(
+            pushed.outcome,
+            PushOutcome::Dropped(_) | PushOutcome::NotFinite { .. } | PushOutcome::Guarded(_)
+        );
+        if let Some(pushing) = self.cycle.pushing.as_mut().filter(|_| is_unused) {
+            pushing.unused.push(shard);
+        }
         let counts = self.record.counts();
         match pushed.outcome {
             PushOutcome::Applied { staleness, down_weighted, .. }
@@ -375,7 +398,7 @@ impl Worker {
             }
         }
         if pushing.has_gradient {
-            effects.push(Effect::ReleaseGradient { sequence: pushing.sequence });
+            effects.push(pushing.release());
         }
     }
 }

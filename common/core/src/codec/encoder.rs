@@ -136,6 +136,19 @@ impl Encoder {
         }
     }
 
+    /// Undoes the encoding of a gradient that is not used: what was kept before is kept again, beside what was kept since. A value that is
+    /// not finite is left out. Where nothing is kept, nothing happens.
+    ///
+    /// The sum that was encoded, of what was kept and the gradient, was rounded once; it comes back exactly (see [`Encoder::take_back`]), and
+    /// the difference is rounded once more: each by at most half of the sum's last place, where nothing was encoded since.
+    pub fn undo(&mut self, payload: &Payload, gradient: &[f32]) {
+        self.take_back(payload);
+        for (kept, gradient) in self.kept.iter_mut().zip(gradient) {
+            let rest = *kept - gradient;
+            *kept = if rest.is_finite() { rest } else { *kept };
+        }
+    }
+
     /// Plain values: of keys below `at` the sums, which are what is kept, or the gradient where nothing is; of the others what is kept
     /// is still to be added.
     fn plain(&mut self, at: usize, gradient: &[f32], mut words: Vec<f32>) -> Payload {

@@ -252,7 +252,7 @@ impl World {
                     packed: Vec::new(),
                 });
             }
-            Effect::ReleaseGradient { sequence } => assert!(self.held_gradients.remove(&sequence)),
+            Effect::ReleaseGradient { sequence, .. } => assert!(self.held_gradients.remove(&sequence)),
             Effect::Evaluate { at_samples, .. } => {
                 let event = Event::EvaluationReady { at_samples, loss: 0.5, accuracy: 0.5 };
                 let is_measuring = |other: &Event| matches!(other, Event::EvaluationReady { .. });

@@ -35,7 +35,7 @@ fn a_bad_gradient_is_dropped_named_and_its_batch_is_over() {
         send(shard, ToServer::PushNothing { shard: shard_id, sequence, clock: Clock(0), reply: 0, have: 0 })
     };
     let effects = rig.gradient(1, Some(3));
-    assert_eq!(effects, [Effect::Notice(notice), release(1), nothing(0), nothing(1)]);
+    assert_eq!(effects, [Effect::Notice(notice), release_unused(1, &[0, 1]), nothing(0), nothing(1)]);
     lost(&mut rig, 1);
     assert_eq!(back(&mut rig, 1), [nothing(1)]);
     rig.pushed(0, 1, 1, PushOutcome::Nothing);
@@ -70,7 +70,9 @@ fn a_dropped_batch_is_given_back() {
     rig.gradient(1, None);
     rig.pushed(0, 1, 1, PushOutcome::Dropped(DropReason::LateClock { open: Clock(4) }));
     let effects = rig.pushed(1, 1, 1, PushOutcome::Dropped(DropReason::TooStale { staleness: 9 }));
-    assert_eq!(without_reports(effects).last(), Some(&send(0, returning(1, 0))));
+    let effects = without_reports(effects);
+    assert_eq!(effects.last(), Some(&send(0, returning(1, 0))));
+    assert!(effects.contains(&release_unused(1, &[0, 1])));
     // The same batch can then come again.
     let effects = rig.hear(0, batch(0));
     assert_eq!(effects[0], load(0));
@@ -83,7 +85,9 @@ fn a_batch_that_one_shard_has_taken_is_done_whatever_the_others_say() {
     rig.gradient(1, None);
     rig.pushed(0, 1, 1, applied(1));
     let effects = rig.pushed(1, 1, 1, PushOutcome::Dropped(DropReason::LateClock { open: Clock(4) }));
-    assert_eq!(without_reports(effects).last(), Some(&send(0, ask(1, Some(0)))));
+    let effects = without_reports(effects);
+    assert_eq!(effects.last(), Some(&send(0, ask(1, Some(0)))));
+    assert!(effects.contains(&release_unused(1, &[1])), "the other one has what was sent to it");
 }
 
 #[test]
@@ -164,7 +168,7 @@ fn a_fenced_worker_joins_again_under_its_old_id() {
     // The buffers are in use until the forgotten gradient is ready.
     assert_eq!(rig.hear(0, batch(5)), [load(5)]);
     let effects = rig.gradient(1, None);
-    assert_eq!(effects, [&[release(1)][..], &pull(0, 3, 0, 0), &pull(1, 4, 0, 0)].concat());
+    assert_eq!(effects, [&[release_unused(1, &[0, 1])][..], &pull(0, 3, 0, 0), &pull(1, 4, 0, 0)].concat());
 
     // A push that was not answered is released, and counts again from 1.
     rig.on(Event::BatchLoaded { batch: BatchIndex(5) });

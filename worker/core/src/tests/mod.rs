@@ -363,5 +363,11 @@ pub(crate) fn compute(sequence: u64, batch: u64) -> Effect {
 }
 
 pub(crate) fn release(sequence: u64) -> Effect {
-    Effect::ReleaseGradient { sequence: Sequence(sequence) }
+    Effect::ReleaseGradient { sequence: Sequence(sequence), unused: Vec::new() }
+}
+
+/// Of a gradient that is in no values of these shards.
+pub(crate) fn release_unused(sequence: u64, unused: &[u32]) -> Effect {
+    let unused = unused.iter().map(|shard| ShardId(*shard)).collect();
+    Effect::ReleaseGradient { sequence: Sequence(sequence), unused }
 }

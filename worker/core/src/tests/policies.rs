@@ -73,7 +73,7 @@ fn a_worker_whose_clock_was_closed_leaves_its_gradient_and_goes_on_with_the_othe
             },
         )
     };
-    assert_eq!(effects[..3], [release(1), nothing(0), nothing(1)]);
+    assert_eq!(effects[..3], [release_unused(1, &[0, 1]), nothing(0), nothing(1)]);
     // The answers bring the clock of the others, and the batch is to be done again.
     rig.on(Event::BatchLoaded { batch: BatchIndex(1) });
     rig.pushed(0, 1, 3, PushOutcome::Nothing);

@@ -137,7 +137,7 @@ fn a_worker_that_joins_anew_has_nothing_pulled_ahead() {
     rig.hear(1, ToPeer::Refused(Refusal { code: RefusalCode::Fenced, text }));
     assert!(rig.worker.cycle.prefetch.is_none());
     assert_eq!(rig.values(1, 6, 1), [], "it belongs to no life");
-    assert_eq!(rig.gradient(2, None), [release(2)]);
+    assert_eq!(rig.gradient(2, None), [release_unused(2, &[0, 1])]);
     rig.greet(0, 70);
     rig.hear(0, joined(Incarnation(8)));
     rig.hear(0, ToPeer::Registered { has_values: true });
@@ -168,7 +168,7 @@ fn values_for_a_clock_that_the_worker_does_not_come_to_are_thrown_away() {
     };
     assert_eq!(
         rig.gradient(2, None),
-        [&[release(2)][..], &nothing(0, 7), &nothing(1, 8)].concat(),
+        [&[release_unused(2, &[0, 1])][..], &nothing(0, 7), &nothing(1, 8)].concat(),
         "all anew"
     );
 }

@@ -68,6 +68,31 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    // What was sent and not used had in it what was kept of gradients that were.
+    #[test]
+    fn what_is_undone_leaves_what_was_kept_before(seed in any::<u64>(), keys in 1_usize..1500, scale in -12_i32..12) {
+        let values = normal(3, keys);
+        for kind in kinds() {
+            let mut encoder = encoder(kind, true, keys);
+            let gradients = [normal(seed, keys), normal(!seed, keys).iter().map(|x| x * 2_f32.powi(scale)).collect()];
+            step(&mut encoder, kind, &gradients[0], &values);
+            let before = encoder.kept().to_vec();
+            let (payload, sent) = step(&mut encoder, kind, &gradients[1], &values);
+            let (after, sum) = (encoder.kept().to_vec(), |key: usize| before[key] + gradients[1][key]);
+            encoder.undo(&payload, &gradients[1]);
+            for (key, kept) in encoder.kept().iter().enumerate() {
+                // One rounding of the sum, one of the difference; of codecs that keep to the nearest f32, two more.
+                let largest = [before[key], gradients[1][key], sum(key), sent[key], after[key]].map(f32::abs).into_iter().fold(0.0, f32::max);
+                let error = (f64::from(*kept) - f64::from(before[key])).abs();
+                prop_assert!(error <= 4.0 * f64::from(largest) * 2_f64.powi(-24), "{:?} key {}: {} for {}", kind, key, kept, before[key]);
+            }
+        }
+    }
+}
+
 /// A number as a multiple of 2^-90; of numbers up to 2^36 with 24 bits above that place.
 fn fixed(value: f32) -> i128 {
     let scaled = f64::from(value) * 2_f64.powi(90);
