@@ -1,6 +1,7 @@
 //! As many shards as a server may have.
 
 use crate::cluster::Cluster;
+use crate::runs::run_as;
 use crate::stage::Stage;
 
 #[test]
@@ -19,4 +20,29 @@ fn a_server_with_all_the_shards_it_may_have_trains() {
     assert_eq!(summary["shards"], 256, "{summary}");
     let count = |path: &str| summary.pointer(path).unwrap().as_u64().unwrap();
     assert_eq!(count("/pushes/applied"), 256 * count("/iterations"), "{summary}");
+}
+
+// Layer by layer while backward goes on, or all at the end: the same gradients, whatever their way.
+#[test]
+fn parts_that_leave_before_their_gradient_change_no_bit_of_a_run() {
+    let stage = Stage::new();
+    let over = [
+        ("workers", "2"),
+        ("servers", "2"),
+        ("consistency.policy", "\"bsp\""),
+        ("cluster.shards_per_server", "4"),
+        ("model.kind", "\"mlp\""),
+        ("model.widths", "[32, 64]"),
+    ];
+    for codec in ["codec.push=f32", "codec.push=int8"] {
+        let figures = ["true", "false"].map(|overlap| {
+            let set = format!("train.overlap={overlap}");
+            let more = ["--set", codec, "--set", "codec.error_feedback=false", "--set", &set];
+            let more = if codec.ends_with("f32") { [&more[..2], &more[4..]].concat() } else { more.to_vec() };
+            let summary = run_as(&stage, "run", &format!("{}-{overlap}", &codec[11..]), &over, &more);
+            ["/final/test_loss", "/bytes/pushed", "/pushes/applied"]
+                .map(|path| summary.pointer(path).unwrap().to_string())
+        });
+        assert_eq!(figures[0], figures[1], "{codec}");
+    }
 }

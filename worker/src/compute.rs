@@ -1,5 +1,6 @@
 //! The computing threads: gradients on one, evaluations on another, so that neither holds up the network or the heartbeat.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -9,6 +10,7 @@ use slackline_core::aggregate::first_not_finite;
 use slackline_core::codec::{Factors, Payload};
 use slackline_core::config::Config;
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, Sequence, ShardId, WorkerId};
+use slackline_core::stragglers::ready_share;
 use slackline_worker_core::Buffer;
 use tokio::sync::mpsc::Sender;
 
@@ -17,8 +19,9 @@ use crate::local::{LocalIteration, LocalSolver};
 use crate::model::parallel::ParallelGradient;
 use crate::model::pieces::PairwiseGradient;
 use crate::model::{self, Batch, Examples, Incoming, Ready};
-use crate::pace::{Pace, Watch};
+use crate::pace::{Pace, Watch, share_of};
 use crate::packing::{Packer, Part, Unused};
+use crate::parts::Parts;
 
 /// Examples evaluated at once: enough to fill the cache, too few to notice in memory.
 const EVALUATION_CHUNK: usize = 256;
@@ -38,6 +41,8 @@ pub(crate) struct GradientJob {
     /// Buffers for parts that are written otherwise than plainly, and those parts.
     pub(crate) spare: Vec<Vec<f32>>,
     pub(crate) packed: Vec<(ShardId, Payload)>,
+    /// The shards whose parts have been handed over before the rest.
+    pub(crate) told: Vec<ShardId>,
 }
 
 /// Whose gradient it is, and where it stands in the run.
@@ -66,6 +71,13 @@ pub(crate) struct EvaluationJob {
 /// What a computing thread has done.
 #[derive(Debug)]
 pub(crate) enum Done {
+    /// A shard's part of the gradient under way is final, and finite. It comes before the gradient.
+    Part {
+        sequence: Sequence,
+        shard: ShardId,
+        payload: Payload,
+        samples: u32,
+    },
     Gradient {
         job: Box<GradientJob>,
         loss: f64,
@@ -123,14 +135,15 @@ impl Compute {
                 local: LocalSolver::of(config),
                 life: None,
                 packer: Packer::of(config),
+                parts: config.has_early_parts().then(|| Parts::new(config.partition())),
+                done: done.clone(),
                 batch_count,
                 pace: Pace::of(config),
                 watch: watch.clone(),
             };
-            let done = done.clone();
+            let ending = Ending(done.clone());
             let thread = std::thread::Builder::new().name("gradient".to_owned());
-            threads
-                .push(thread.spawn(move || compute_gradients(&mut solver, &gradient_jobs, &Ending(done)))?);
+            threads.push(thread.spawn(move || compute_gradients(&mut solver, &gradient_jobs, &ending))?);
         }
         threads.push({
             let dataset = dataset.clone();
@@ -240,6 +253,9 @@ struct Solver {
     local: Option<LocalSolver>,
     /// None where gradients are sent as they are.
     packer: Option<Packer>,
+    /// None where no part leaves before the gradient is whole.
+    parts: Option<Parts>,
+    done: Sender<Done>,
     /// The life of the worker that the local values belong to.
     life: Option<Incarnation>,
     batch_count: u64,
@@ -251,6 +267,9 @@ impl Solver {
     /// Fills the job's gradient; returns the mean loss. An abandoned one may be all zeros, without a loss.
     fn compute(&mut self, job: &mut GradientJob) -> f64 {
         let began = Instant::now();
+        if self.parts.is_some() {
+            return self.compute_in_parts(job, began);
+        }
         let (place, examples) = (&job.place, job.batch.examples());
         let loss = match &mut self.local {
             None => f64::from(self.gradients.compute(&job.values, examples, &mut job.gradient)),
@@ -284,15 +303,68 @@ impl Solver {
     }
 }
 
+impl Solver {
+    /// The same, and tells of each part as soon as it is final.
+    fn compute_in_parts(&mut self, job: &mut GradientJob, began: Instant) -> f64 {
+        let Self { gradients, packer, parts: Some(parts), done, pace, watch, .. } = self else { return 0.0 };
+        let GradientJob { sequence, place, batch, values, gradient, spare, told, .. } = job;
+        let (sequence, samples) = (*sequence, batch.samples());
+        let time = pace.as_ref().map(|pace| pace.time(place.worker, place.clock, samples));
+        let values = values.as_slice();
+        parts.begin(&place.pushed);
+        let mut ready = |gradient: &mut [f32], keys: Range<usize>| {
+            for shard in parts.complete(&keys) {
+                if let Some(time) = time {
+                    let (done, total) = parts.progress();
+                    watch.wait(sequence, began, share_of(time, ready_share(done, total)));
+                }
+                let keys = parts.keys(shard);
+                let part = Part { gradient: &gradient[keys.clone()], values: values.get(keys), factors: &[] };
+                // What is not finite waits until the whole gradient says so.
+                if !watch.is_wanted(sequence) || first_not_finite(part.gradient).is_some() {
+                    continue;
+                }
+                let words = spare.pop().unwrap_or_default();
+                let payload = write(packer.as_mut(), place.worker, shard, part, words);
+                told.push(shard);
+                let _ = done.blocking_send(Done::Part { sequence, shard, payload, samples: samples as u32 });
+            }
+        };
+        let mut incoming = values;
+        let loss = gradients.compute_of(&mut incoming, batch.examples(), gradient, &mut ready);
+        if let Some(time) = time {
+            watch.wait(sequence, began, time);
+        }
+        f64::from(loss)
+    }
+}
+
+/// A part as it is sent.
+fn write(
+    packer: Option<&mut Packer>,
+    worker: WorkerId,
+    shard: ShardId,
+    part: Part<'_>,
+    mut words: Vec<f32>,
+) -> Payload {
+    if let Some(packer) = packer {
+        return packer.pack(worker, shard, part, words);
+    }
+    words.clear();
+    words.extend_from_slice(part.gradient);
+    Payload::plain(words)
+}
+
 fn compute_gradients(solver: &mut Solver, jobs: &Receiver<Box<GradientJob>>, done: &Ending) {
     while let Ok(mut job) = jobs.recv() {
-        let loss = solver.compute(&mut job);
-        let bad_key = first_not_finite(&job.gradient).map(|key| key as u64);
         let unused = std::mem::take(&mut job.unused);
         solver.packer.iter_mut().for_each(|packer| packer.undo_all(&unused));
+        drop(unused);
+        let loss = solver.compute(&mut job);
+        let bad_key = first_not_finite(&job.gradient).map(|key| key as u64);
         // What is not finite is not sent, and must not get into what is kept.
         if let (Some(packer), None) = (&mut solver.packer, bad_key) {
-            let GradientJob { place, batch, values, gradient, spare, packed, .. } = job.as_mut();
+            let GradientJob { place, batch, values, gradient, spare, packed, told, .. } = job.as_mut();
             let has_factors = packer.takes_factors() && solver.local.is_none();
             let factors = if has_factors { solver.gradients.factors(batch.examples()) } else { Vec::new() };
             let mut pack = |shard: &ShardId| {
@@ -302,7 +374,7 @@ fn compute_gradients(solver: &mut Solver, jobs: &Receiver<Box<GradientJob>>, don
                     Part { gradient: &gradient[keys.clone()], values: values.get(keys), factors: &factors };
                 (*shard, packer.pack(place.worker, *shard, part, words))
             };
-            packed.extend(place.pushed.iter().map(&mut pack));
+            packed.extend(place.pushed.iter().filter(|shard| !told.contains(shard)).map(&mut pack));
         }
         if done.0.blocking_send(Done::Gradient { job, loss, bad_key }).is_err() {
             return;

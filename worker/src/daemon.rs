@@ -136,7 +136,8 @@ pub fn run(options: WorkerOptions) -> Result<(), WorkerFailure> {
         // Fails only when the driver has ended, and then nobody needs to know.
         let _ = loaded.blocking_send((index, units));
     })?;
-    let (done, jobs_done) = mpsc::channel(4);
+    // A part of a gradient for each shard, and what else the two threads have done.
+    let (done, jobs_done) = mpsc::channel(4 + config.partition().shard_count() as usize);
     let compute = Compute::start(config, &dataset, batch_count, done)?;
     let net = NetworkThread::start("network")?;
     let (events, tagged) = mpsc::channel(EVENTS_MAX);

@@ -324,6 +324,11 @@ impl Driver {
     fn job_done(&mut self, done: Done) {
         match done {
             Done::Ended => self.base.fail(WorkerFailure::ComputeEnded),
+            Done::Part { sequence, shard, payload, samples } => {
+                if let Road::Servers(servers) = &mut self.road {
+                    servers.part_done(&mut self.base, sequence, (shard, payload), samples);
+                }
+            }
             Done::Gradient { job, loss, bad_key } => {
                 if let Road::Servers(servers) = &mut self.road {
                     servers.gradient_done(&mut self.base, *job, loss, bad_key);

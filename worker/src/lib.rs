@@ -23,6 +23,7 @@ pub mod local;
 pub mod model;
 mod pace;
 pub mod packing;
+mod parts;
 mod peers;
 pub mod push_log;
 mod replica;

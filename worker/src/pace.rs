@@ -42,6 +42,11 @@ impl Pace {
     }
 }
 
+/// A share of a time; what is too long for a duration is for ever.
+pub(crate) fn share_of(time: Duration, share: f64) -> Duration {
+    Duration::try_from_secs_f64(time.as_secs_f64() * share).unwrap_or(Duration::MAX)
+}
+
 #[derive(Debug, Default)]
 struct State {
     /// The gradient that was handed over last.

@@ -154,6 +154,23 @@ impl Servers {
         }
     }
 
+    /// A part of the gradient that is computed is final.
+    pub(crate) fn part_done(
+        &mut self,
+        base: &mut Base,
+        sequence: Sequence,
+        (shard, payload): (ShardId, Payload),
+        samples: u32,
+    ) {
+        let (encoding, words) = (payload.encoding(), payload.words().len() as u64);
+        let computed = self
+            .gradients
+            .entry(sequence)
+            .or_insert_with(|| Computed { flat: Vec::new().into(), packed: BTreeMap::new() });
+        computed.packed.insert(shard, (encoding, payload.into_words().into()));
+        base.tell(Event::PartReady { sequence, part: Packed { shard, encoding, words }, samples });
+    }
+
     /// A gradient was computed, or abandoned.
     pub(crate) fn gradient_done(
         &mut self,
@@ -173,9 +190,12 @@ impl Servers {
             words: payload.words().len() as u64,
         });
         let told = told.collect();
+        // Those of its parts that were final before are there.
+        let before = self.gradients.remove(&sequence).map(|before| before.packed);
         let packed = packed
             .into_iter()
-            .map(|(shard, payload)| (shard, (payload.encoding(), payload.into_words().into())));
+            .map(|(shard, payload)| (shard, (payload.encoding(), payload.into_words().into())))
+            .chain(before.unwrap_or_default());
         let packed = packed.collect();
         self.gradients.insert(sequence, Computed { flat: gradient.into(), packed });
         base.tell(Event::GradientReady { sequence, bad_key, loss, samples, packed: told });
@@ -209,9 +229,10 @@ impl Servers {
         let (worker, incarnation) = base.worker.member().unwrap_or_default();
         let is_after_unsent = self.unsent.replace(sequence).is_some();
         let place = Place { worker, incarnation, clock, batch: index, adopted, pushed, is_after_unsent };
-        let (spare, packed) = (std::mem::take(&mut self.spare_words), Vec::new());
+        let (spare, packed, told) = (std::mem::take(&mut self.spare_words), Vec::new(), Vec::new());
         let unused = std::mem::take(&mut self.unused);
-        let job = GradientJob { sequence, place, batch, buffer, values, gradient, unused, spare, packed };
+        let job =
+            GradientJob { sequence, place, batch, buffer, values, gradient, unused, spare, packed, told };
         if !base.compute.gradient(job) {
             base.fail(WorkerFailure::ComputeEnded);
         }

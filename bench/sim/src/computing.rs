@@ -1,9 +1,12 @@
 //! What a worker's shell computes: batches, gradients, evaluations, each with its virtual time.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use slackline_core::codec::Encoding;
 use slackline_core::ids::{BatchIndex, Clock, Moment, Sequence, ShardId};
+use slackline_core::stragglers::ready_share;
 use slackline_worker_core::{Buffer, Event, Packed};
 
 use crate::engine::{Assignment, Gradient, Job, Snapshot};
@@ -31,6 +34,8 @@ pub(crate) struct Computing {
     /// Nobody wants it any more.
     is_abandoned: bool,
     job: Job,
+    /// The shards whose parts were handed over before the rest.
+    told: Vec<ShardId>,
 }
 
 impl World {
@@ -82,10 +87,79 @@ impl World {
             stood_still,
             is_abandoned,
             job,
+            told: Vec::new(),
         });
         self.counts.computing += 1;
         let number = state.number;
         self.agenda.at(now.after(duration(seconds)), Happening::Computed { process, number });
+        self.foresee_parts((process, number), seconds);
+    }
+
+    /// Plans when each shard's part of a gradient that takes so many seconds is final: the last layers' first, and the first one's with the
+    /// whole.
+    fn foresee_parts(&mut self, (process, number): (usize, u64), seconds: f64) {
+        if !self.plan.config().has_early_parts() {
+            return;
+        }
+        let now = self.now();
+        let Some(computing) = &self.processes[process].computing else { return };
+        let partition = self.plan.config().partition();
+        let total = partition.key_count();
+        for shard in computing.pushed.clone() {
+            let start = partition.range(shard).start;
+            if start > 0 {
+                let share = ready_share(total - start, total);
+                self.agenda
+                    .at(now.after(duration(seconds * share)), Happening::Part { process, number, shard });
+            }
+        }
+    }
+
+    /// A shard's part of the gradient under way is final.
+    pub(crate) fn part_is_final(
+        &mut self,
+        process: usize,
+        number: u64,
+        shard: ShardId,
+    ) -> Result<(), SimFailure> {
+        let now = self.now();
+        let keys = self.plan.config().partition().range(shard).len;
+        let state = &mut self.processes[process];
+        let is_present = state.number == number;
+        let Some(computing) =
+            state.computing.as_mut().filter(|computing| is_present && !computing.is_abandoned)
+        else {
+            return Ok(());
+        };
+        if !computing.stood_still.is_zero() {
+            let later = now.after(computing.stood_still);
+            self.agenda.at(later, Happening::Part { process, number, shard });
+            return Ok(());
+        }
+        let gradient = self.engine.finish(std::mem::replace(&mut computing.job, Job::Nothing), false)?;
+        let (values, is_bad) = (Arc::clone(&gradient.values), gradient.bad_key.is_some());
+        computing.job = Job::Done(gradient);
+        if is_bad {
+            return Ok(());
+        }
+        let (sequence, samples) = (computing.sequence, computing.samples);
+        let computed_on = std::mem::take(&mut computing.computed_on);
+        let mut packed = state.pack(&[shard], &values, &computed_on);
+        if let Some(computing) = &mut state.computing {
+            computing.computed_on = computed_on;
+            computing.told.push(shard);
+        }
+        let told = packed.get(&shard).map(|payload| (payload.encoding(), payload.words().len() as u64));
+        let (encoding, words) = told.unwrap_or((Encoding::F32, keys));
+        if state.gradients.back().is_none_or(|(known, _)| *known != sequence) {
+            state.gradients.push_back((sequence, Computed { values, packed: BTreeMap::new() }));
+        }
+        if let Some((_, computed)) = state.gradients.back_mut() {
+            computed.packed.append(&mut packed);
+        }
+        let part = Packed { shard, encoding, words };
+        self.worker_event(process, Event::PartReady { sequence, part, samples });
+        Ok(())
     }
 
     /// Whether buffers keep what was read into them: the next answer can be a patch of that, and an iteration can do without new values.
@@ -107,20 +181,35 @@ impl World {
             return Ok(());
         }
         let Some(computing) = state.computing.take() else { return Ok(()) };
-        let Computing { sequence, clock, samples, pushed, computed_on, is_abandoned, since, job, .. } =
-            computing;
+        let Computing {
+            sequence,
+            clock,
+            samples,
+            mut pushed,
+            computed_on,
+            is_abandoned,
+            since,
+            job,
+            told,
+            ..
+        } = computing;
+        pushed.retain(|shard| !told.contains(shard));
         self.counts.computing -= 1;
         self.tally.gradients += 1;
         let Gradient { values, loss, bad_key, local } = self.engine.finish(job, is_abandoned)?;
         state.local = local;
         let packed =
             if bad_key.is_none() { state.pack(&pushed, &values, &computed_on) } else { BTreeMap::new() };
-        let told = packed.iter().map(|(shard, payload)| Packed {
+        let news = packed.iter().map(|(shard, payload)| Packed {
             shard: *shard,
             encoding: payload.encoding(),
             words: payload.words().len() as u64,
         });
-        let told = told.collect();
+        let news = news.collect();
+        // What was told of it before is there.
+        let before = state.gradients.pop_back_if(|(known, _)| *known == sequence);
+        let before = before.map(|(_, before)| before.packed).unwrap_or_default();
+        let packed = packed.into_iter().chain(before).collect();
         state.gradients.push_back((sequence, Computed { values, packed }));
         state.track = Track { since: Some(now), ..Track::default() };
         if self.timeline.is_open() {
@@ -130,7 +219,7 @@ impl World {
             self.diverged.get_or_insert(clock);
         }
         (self.stirred, self.worked) = (now, now);
-        self.worker_event(process, Event::GradientReady { sequence, bad_key, loss, samples, packed: told });
+        self.worker_event(process, Event::GradientReady { sequence, bad_key, loss, samples, packed: news });
         Ok(())
     }
 

@@ -72,6 +72,8 @@ pub(crate) enum Happening {
     Loaded { process: usize, batch: BatchIndex },
     /// The gradient with this number is computed.
     Computed { process: usize, number: u64 },
+    /// A shard's part of it is final.
+    Part { process: usize, number: u64, shard: ShardId },
     /// Some of the gradient with this number may exist, at a member of a group.
     Proceeds { process: usize, number: u64 },
     /// The first byte of a transfer between two workers reaches the receiver's link.
@@ -357,6 +359,7 @@ impl World {
             Happening::WorkerTick { process, timer } => self.worker_tick(process, timer),
             Happening::Loaded { process, batch } => self.worker_event(process, Event::BatchLoaded { batch }),
             Happening::Computed { process, number } => self.computed(process, number)?,
+            Happening::Part { process, number, shard } => self.part_is_final(process, number, shard)?,
             Happening::Proceeds { process, number } => self.proceeds(process, number)?,
             Happening::ParcelReaches { parcel } => self.parcel_reaches(parcel),
             Happening::ParcelComplete { parcel } => self.parcel_complete(parcel),
@@ -415,6 +418,7 @@ impl World {
             | Happening::Measured { process, .. } => Sleeper::Process(*process),
             // What is computed stands still as well, and ends so much later.
             Happening::Computed { .. }
+            | Happening::Part { .. }
             | Happening::Proceeds { .. }
             | Happening::ParcelReaches { .. }
             | Happening::Start { .. }

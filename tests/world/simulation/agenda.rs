@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use slackline_core::ids::{BatchIndex, Moment, ShardId};
+use slackline_core::ids::{BatchIndex, Moment, Sequence, ShardId};
 use slackline_core::wire::Place;
 use slackline_server_core::replica::Index;
 use slackline_server_core::{ControlEvent, HostEvent, ShardState};
@@ -49,6 +49,8 @@ pub(crate) enum Happening {
     WorkerTick { process: usize, wake: u64 },
     /// A batch is in memory.
     Loaded { process: usize, batch: BatchIndex },
+    /// A shard's part of a gradient is final.
+    Part { process: usize, sequence: Sequence, shard: ShardId },
     /// A gradient is computed.
     Computed { process: usize },
     /// An evaluation is done.

@@ -51,11 +51,13 @@ pub(crate) struct Counts {
     pub(crate) brought: u64,
     /// Answers that said that nothing has changed.
     pub(crate) unchanged: u64,
+    /// Parts of gradients that left before the gradient was whole.
+    pub(crate) early: u64,
 }
 
 impl Counts {
     /// The counts with their names.
-    pub(crate) const fn named(&self) -> [(&'static str, u64); 34] {
+    pub(crate) const fn named(&self) -> [(&'static str, u64); 35] {
         [
             ("workers crashed", self.worker_crashes),
             ("workers frozen", self.worker_freezes),
@@ -91,6 +93,7 @@ impl Counts {
             ("pulls that were ahead of a push", self.ahead),
             ("pulls that a push brought", self.brought),
             ("answers without values", self.unchanged),
+            ("parts that left before their gradient", self.early),
         ]
     }
 
@@ -129,5 +132,6 @@ impl Counts {
         self.ahead += other.ahead;
         self.brought += other.brought;
         self.unchanged += other.unchanged;
+        self.early += other.early;
     }
 }

@@ -122,6 +122,8 @@ pub(crate) struct Scenario {
     pub(crate) steps: Steps,
     /// Iterations that values are pulled ahead.
     pub(crate) prefetch: u32,
+    /// Whether parts of a gradient leave before it is whole.
+    pub(crate) overlap: bool,
     /// A checkpoint after so many clocks.
     pub(crate) checkpoint_every: Option<u64>,
     /// Those who look on.
@@ -175,6 +177,7 @@ impl Scenario {
             durability,
             steps: if chance.happens(500) { Steps::Whole } else { Steps::Parts },
             prefetch: 0,
+            overlap: false,
             checkpoint_every,
             observers: 0,
             former: None,
@@ -197,6 +200,7 @@ impl Scenario {
         let drops = scenario.delay.drop_at == Some(1);
         let may_prefetch = scenario.policy.prefetch_max() > 0 && !drops;
         scenario.prefetch = u32::from(chance.happens(500) && may_prefetch);
+        scenario.overlap = chance.happens(500) && scenario.steps == Steps::Parts;
         scenario
     }
 
@@ -219,6 +223,7 @@ impl Scenario {
             durability,
             steps,
             prefetch: 0,
+            overlap: false,
             checkpoint_every: None,
             observers: 0,
             former: None,

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use slackline_core::codec::{Encoding, Patch};
 use slackline_core::config::Durability;
-use slackline_core::ids::{BatchIndex, Clock, Moment, Sequence, ServerId, ShardId, Version};
+use slackline_core::ids::{BatchIndex, Clock, Incarnation, Moment, Sequence, ServerId, ShardId, Version};
 use slackline_core::wire::{PullKind, PushOutcome, Served, ToPeer, ToServer, TransferHeader};
-use slackline_worker_core::{Buffer, Effect, Event, Notice, Settings, Worker, WorkerError};
+use slackline_worker_core::{Buffer, Effect, Event, Notice, Packed, Settings, Worker, WorkerError};
 
 use super::agenda::Happening;
 use super::network::{Inward, Outward, Peer};
@@ -86,6 +86,8 @@ pub(crate) struct Process {
     adopted: BTreeMap<ShardId, (TransferHeader, Vec<f32>)>,
     /// What each pull truly asked.
     pub(crate) asked: BTreeMap<u64, PullKind>,
+    /// What each push was sent under first.
+    headers: BTreeMap<(Incarnation, Sequence, ShardId), TransferHeader>,
     /// The values that each pull was served.
     pub(crate) served: BTreeMap<u64, Vec<f32>>,
     held: BTreeMap<Buffer, Held>,
@@ -143,6 +145,7 @@ impl World {
             fresher: BTreeMap::new(),
             adopted: BTreeMap::new(),
             asked: BTreeMap::new(),
+            headers: BTreeMap::new(),
             served: BTreeMap::new(),
             held: buffers.into_iter().map(|buffer| (buffer, Held::new(keys))).collect(),
             units: BTreeMap::new(),
@@ -184,7 +187,10 @@ impl World {
         }
         let state = &mut self.processes[process];
         state.worker.check_invariants();
-        let gradients = state.gradients.len() + usize::from(state.computing.is_some());
+        // That which is computed is kept from when a part of it left.
+        let computing =
+            state.computing.as_ref().filter(|(computed, _)| !state.gradients.contains_key(computed));
+        let gradients = state.gradients.len() + usize::from(computing.is_some());
         if let (Some(deadline), Life::Running) = (state.worker.next_deadline(), &state.life) {
             holds("no busy waiting", !is_tick || deadline > now, || {
                 format!("process {process} wants a tick at {deadline:?}, at {now:?}: {:?}", state.worker)
@@ -309,6 +315,13 @@ impl World {
         let computed_on = gradient.computed_on.get(&header.shard).copied().unwrap_or_default();
         let (worker, incarnation, sequence) = (header.worker, header.incarnation, header.sequence);
         self.brings(process, header.reply, header.clock, sequence);
+        let plain = TransferHeader { reply: 0, have: 0, ..header };
+        let state = &mut self.processes[process];
+        let first = *state.headers.entry((incarnation, sequence, header.shard)).or_insert(plain);
+        holds("a push is sent again as it was", first == plain, || format!("{plain:?} was {first:?}"))?;
+        if state.computing.as_ref().is_some_and(|(computed, _)| *computed == sequence) {
+            self.counts.early += 1;
+        }
         let key = PushKey { process, worker, incarnation, sequence };
         self.sent.entry((key, header.shard)).or_insert_with(|| values.clone());
         self.transmit(process, server, Inward::Transfer { header, values, origin: Some(key) });
@@ -347,9 +360,30 @@ impl World {
         let gradient = Gradient { values, loss, samples: samples.len() as u32, computed_on };
         state.computing = Some((sequence, gradient));
         let pace = state.pace;
-        let when = self.now.after(self.chance.micros(pace / 2, pace));
-        self.agenda.at(when, Happening::Computed { process });
+        let took = self.chance.micros(pace / 2, pace);
+        self.agenda.at(self.now.after(took), Happening::Computed { process });
+        // The parts of the last shards first, that of the first one with the whole.
+        let shards: Vec<_> = self.processes[process].held[&buffer].brought.keys().copied().collect();
+        for (place, shard) in shards.iter().skip(1).enumerate().filter(|_| self.scenario.overlap) {
+            let before = took.mul_f64((place + 1) as f64 / (shards.len() + 1) as f64);
+            let when = self.now.after(took.saturating_sub(before));
+            self.agenda.at(when, Happening::Part { process, sequence, shard: *shard });
+        }
         Ok(())
+    }
+
+    /// It does not change any more, so it can be sent.
+    pub(crate) fn part_is_final(&mut self, process: usize, sequence: Sequence, shard: ShardId) -> Verdict {
+        let state = &mut self.processes[process];
+        let Some((_, gradient)) = state.computing.as_ref().filter(|(computed, _)| *computed == sequence)
+        else {
+            return Ok(());
+        };
+        let samples = gradient.samples;
+        state.gradients.entry(sequence).or_insert_with(|| gradient.clone());
+        let words = self.partition.range(shard).len;
+        let part = Packed { shard, encoding: Encoding::F32, words };
+        self.worker_event(process, Event::PartReady { sequence, part, samples })
     }
 
     pub(crate) fn loaded(&mut self, process: usize, batch: BatchIndex) -> Verdict {

@@ -260,6 +260,7 @@ impl World {
         let process = match &what {
             Happening::WorkerTick { process, .. }
             | Happening::Loaded { process, .. }
+            | Happening::Part { process, .. }
             | Happening::Computed { process }
             | Happening::Measured { process, .. } => Some(*process),
             _ => None,
@@ -328,6 +329,7 @@ impl World {
             Happening::ServerTick { server, boot } => self.server_tick(server, boot),
             Happening::WorkerTick { process, wake } => self.worker_tick(process, wake),
             Happening::Loaded { process, batch } => self.loaded(process, batch),
+            Happening::Part { process, sequence, shard } => self.part_is_final(process, sequence, shard),
             Happening::Computed { process } => self.computed(process),
             Happening::Measured { process, at_samples } => {
                 let event =

@@ -77,6 +77,16 @@ pub enum Event {
         /// Which.
         batch: BatchIndex,
     },
+    /// A part of a gradient that is being computed is final, and finite: it can be sent before the rest. A shell need not tell; it does
+    /// not where steps are whole, or of local steps.
+    PartReady {
+        /// The number that [`Effect::Compute`](crate::Effect::Compute) gave.
+        sequence: Sequence,
+        /// Which, and how it is written.
+        part: Packed,
+        /// Samples of the batch.
+        samples: u32,
+    },
     /// A gradient is computed; its buffer stays until
     /// [`Effect::ReleaseGradient`](crate::Effect::ReleaseGradient).
     GradientReady {

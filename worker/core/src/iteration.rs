@@ -6,10 +6,12 @@ use slackline_core::ids::{BatchIndex, Clock, Moment, Sequence, ServerId, ShardId
 use slackline_core::wire::{Pull, PullKind, Served, ToServer, Work};
 
 use crate::buffers::Buffer;
+use crate::early::Early;
 use crate::effect::Effect;
 use crate::error::WorkerError;
 use crate::evaluation::Evaluation;
 use crate::event::Packed;
+use crate::forgotten::Forgotten;
 use crate::ledger::Category;
 use crate::prefetch::Prefetch;
 use crate::push::Pushing;
@@ -80,6 +82,8 @@ pub(crate) struct Iteration {
     pub(crate) is_overtaken: bool,
     /// How the parts of its gradient are written that are not plain.
     pub(crate) packed: BTreeMap<ShardId, Packed>,
+    /// What of its gradient need not wait for the rest.
+    pub(crate) early: Early,
     /// The samples before its batch, where values are to be evaluated that have learned from those.
     pub(crate) evaluate: Option<u64>,
 }
@@ -102,14 +106,6 @@ impl Iteration {
     pub(crate) fn version_of(&self, shard: ShardId) -> Version {
         self.pulls.get(&shard).and_then(|pull| pull.served).map_or(Version(0), |served| served.version)
     }
-}
-
-/// A gradient that the shell computes and nobody wants any more.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Forgotten {
-    sequence: Sequence,
-    pub(crate) batch: BatchIndex,
-    pub(crate) since: Moment,
 }
 
 /// The iteration under way and the pushes of the one before.
@@ -152,7 +148,7 @@ impl Cycle {
     pub(crate) fn computing(&self) -> Option<(BatchIndex, Moment)> {
         match &self.iteration {
             Some(Iteration { batch, phase: Phase::Computing { since }, .. }) => Some((*batch, *since)),
-            _ => self.forgotten.map(|forgotten| (forgotten.batch, forgotten.since)),
+            _ => self.forgotten.as_ref().map(|forgotten| (forgotten.batch, forgotten.since)),
         }
     }
 
@@ -184,6 +180,7 @@ impl Worker {
             && (self.begin_compute(effects)
                 || self.ask_ahead(effects)
                 || self.prefetch(effects)
+                || self.push_early(effects)
                 || self.push_if_ready(effects)?
                 || self.begin_work(effects)?)
         {}
@@ -296,6 +293,7 @@ impl Worker {
             has_asked: false,
             is_overtaken: false,
             packed: BTreeMap::new(),
+            early: Early::default(),
             evaluate,
         });
         if is_prefetched {
@@ -476,9 +474,8 @@ impl Worker {
         packed: Vec<Packed>,
         effects: &mut Vec<Effect>,
     ) {
-        if self.cycle.forgotten.is_some_and(|forgotten| forgotten.sequence == sequence) {
-            self.cycle.forgotten = None;
-            effects.push(self.release_unsent(sequence));
+        if let Some(forgotten) = self.cycle.forgotten.take_if(|forgotten| forgotten.sequence == sequence) {
+            effects.push(self.release_unsent(sequence, &forgotten.left));
             return;
         }
         let expected = self.cycle.sequence.next();
@@ -490,28 +487,5 @@ impl Worker {
             iteration.phase = Phase::Ready(gradient);
             iteration.packed = packed.into_iter().map(|packed| (packed.shard, packed)).collect();
         }
-    }
-
-    /// Drops the iteration and the pushes under way; the gradients' buffers are given back as soon as they
-    /// are free.
-    pub(crate) fn forget_cycle(&mut self, effects: &mut Vec<Effect>) {
-        let sequence = self.cycle.sequence.next();
-        self.cycle.prefetch = None;
-        match self.cycle.iteration.take() {
-            Some(Iteration { batch, phase: Phase::Computing { since }, .. }) => {
-                self.cycle.forgotten = Some(Forgotten { sequence, batch, since });
-            }
-            Some(Iteration { phase: Phase::Ready(_), .. }) => effects.push(self.release_unsent(sequence)),
-            Some(Iteration { phase: Phase::Pulling | Phase::Left, .. }) | None => {}
-        }
-        if let Some(pushing) = self.cycle.pushing.take()
-            && pushing.has_gradient
-        {
-            effects.push(pushing.release());
-        }
-        self.cycle.sequence = Sequence(0);
-        self.cycle.entered_after = Sequence(0);
-        self.cycle.adopted.clear();
-        self.ledger.begin_phases();
     }
 }

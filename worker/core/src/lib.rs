@@ -20,10 +20,12 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod buffers;
+mod early;
 mod effect;
 mod error;
 mod evaluation;
 mod event;
+mod forgotten;
 mod group;
 mod invariants;
 mod iteration;

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use slackline_core::consistency::DropReason;
 use slackline_core::ids::{BatchIndex, Clock, Moment, Sequence, ServerId, ShardId};
-use slackline_core::wire::{Fate, Guarded, PushOutcome, Pushed, ToServer, TransferHeader, TransferKind};
+use slackline_core::wire::{Fate, Guarded, PushOutcome, Pushed, Report, ToServer, TransferHeader};
 
+use crate::early::Early;
 use crate::effect::Effect;
 use crate::error::WorkerError;
 use crate::iteration::{Gradient, Iteration, Phase};
@@ -48,6 +49,8 @@ pub(crate) struct Pushing {
     compute_us: u64,
     /// Whether a shard dropped its part, or the worker left it.
     is_dropped: bool,
+    /// The shards whose parts left before the rest, which is perhaps not pushed.
+    left: BTreeSet<ShardId>,
     /// Whether a shard took its part: then the batch is not done again, or that shard would have it twice.
     is_taken: bool,
 }
@@ -61,9 +64,10 @@ impl Pushing {
 }
 
 impl Worker {
-    /// A gradient of which nothing was sent is not needed any more.
-    pub(crate) fn release_unsent(&self, sequence: Sequence) -> Effect {
-        Effect::ReleaseGradient { sequence, unused: self.shards.keys().copied().collect() }
+    /// A gradient of which nothing was sent but the parts that `left` is not needed any more.
+    pub(crate) fn release_unsent(&self, sequence: Sequence, left: &BTreeSet<ShardId>) -> Effect {
+        let unused = self.shards.keys().filter(|shard| !left.contains(shard));
+        Effect::ReleaseGradient { sequence, unused: unused.copied().collect() }
     }
 
     /// Pushes a computed gradient once the pushes before it are answered and the next work is asked for.
@@ -72,7 +76,7 @@ impl Worker {
         let is_ready = |iteration: &Iteration| {
             iteration.has_asked && matches!(iteration.phase, Phase::Ready(_) | Phase::Left)
         };
-        let Some(iteration) = self.cycle.iteration.take_if(|iteration| is_settled && is_ready(iteration))
+        let Some(mut iteration) = self.cycle.iteration.take_if(|iteration| is_settled && is_ready(iteration))
         else {
             return Ok(false);
         };
@@ -87,46 +91,43 @@ impl Worker {
         }
         let used = gradient.filter(|_| bad_key.is_none() && !iteration.is_overtaken);
         if gradient.is_some() && used.is_none() {
-            effects.push(self.release_unsent(sequence));
+            effects.push(self.release_unsent(sequence, &iteration.early.left()));
         }
-        self.push(&iteration, sequence, used, effects);
+        let early = std::mem::take(&mut iteration.early);
+        self.push(&iteration, &early, (sequence, used), effects);
+        for (server, pushed) in early.into_answers() {
+            self.on_pushed(server, pushed, effects)?;
+        }
         Ok(true)
     }
 
     fn push(
         &mut self,
         iteration: &Iteration,
-        sequence: Sequence,
-        gradient: Option<Gradient>,
+        early: &Early,
+        (sequence, gradient): (Sequence, Option<Gradient>),
         effects: &mut Vec<Effect>,
     ) {
         let batch = iteration.batch;
         let samples = gradient.map_or(0, |gradient| gradient.samples);
         let clock = self.clock;
         let headers = self.shards.iter().map(|(shard, home)| {
-            let mut header = self.header(TransferKind::Push, *shard, home.keys);
-            header.sequence = sequence;
-            header.clock = clock;
-            header.version = iteration.version_of(*shard);
-            header.batch = batch;
-            header.samples = samples;
-            if let Some(packed) = iteration.packed.get(shard) {
-                header = header.with_payload(packed.encoding, packed.words);
-            }
+            let header = early.header(*shard).unwrap_or_else(|| {
+                let header = self.push_header(iteration, (*shard, home.keys), sequence, samples);
+                let packed = iteration.packed.get(shard);
+                packed.map_or(header, |packed| header.with_payload(packed.encoding, packed.words))
+            });
             (*shard, header)
         });
         let headers: BTreeMap<_, _> = headers.collect();
-        let in_turn = headers.keys().filter(|shard| self.is_in_turn(**shard, clock)).count() as u64;
+        let in_turn = headers.keys().filter(|shard| self.is_in_turn(**shard, clock));
+        let (left, held): (Vec<&ShardId>, Vec<&ShardId>) =
+            in_turn.partition(|shard| early.header(**shard).is_some());
         let counts = self.record.counts();
-        counts.pushes_sent += in_turn;
+        counts.pushes_sent += (left.len() + held.len()) as u64;
         if gradient.is_none() {
-            counts.pushes_dropped += in_turn;
-            let reason = if iteration.is_overtaken {
-                &mut counts.dropped_abandoned
-            } else {
-                &mut counts.dropped_not_finite
-            };
-            *reason += in_turn;
+            // What becomes of the parts that have left is for their answers to say.
+            drop_unsent(counts, iteration.is_overtaken, held.len() as u64);
         }
         self.cycle.sequence = sequence;
         self.clock = self.clock.next();
@@ -148,9 +149,10 @@ impl Worker {
             compute_us: gradient.map_or(0, |gradient| gradient.compute_us),
             is_dropped: iteration.is_overtaken,
             is_taken: false,
+            left: early.left(),
         });
         self.ledger.begin_phases();
-        let shards: Vec<_> = self.shards.keys().copied().collect();
+        let shards: Vec<_> = self.shards.keys().copied().filter(|shard| !early.is_sent(*shard)).collect();
         self.begin_next(effects);
         // A message is there before the push, and takes the place of what would be sent in vain.
         let apart = iteration.awaits_fresher();
@@ -161,6 +163,7 @@ impl Worker {
 
     /// Sends the pushes that these shards have not answered once more, as far as their servers can be reached.
     pub(crate) fn resume_pushes(&mut self, shards: &[ShardId], effects: &mut Vec<Effect>) {
+        shards.iter().for_each(|shard| self.reopen_part(*shard, false));
         self.send_pushes(shards, |_| false, effects);
     }
 
@@ -192,6 +195,7 @@ impl Worker {
 
     /// A shard has perhaps lost what it was sent and what it said.
     pub(crate) fn reopen_push(&mut self, shard: ShardId) {
+        self.reopen_part(shard, true);
         if let Some(pushing) = &mut self.cycle.pushing
             && pushing.headers.contains_key(&shard)
         {
@@ -239,6 +243,9 @@ impl Worker {
         }
         if pushed.outcome == PushOutcome::Fenced {
             self.fence(server, effects);
+            return Ok(());
+        }
+        if self.keep_answer(server, &pushed) {
             return Ok(());
         }
         self.record.counts().pushes_duplicate += u64::from(pushed.duplicate);
@@ -338,8 +345,16 @@ impl Worker {
                 }
             }
             PushOutcome::WrongKeys => return refused("its keys are not the shard's"),
-            // What has nothing was counted when it was sent; the others were dealt with before.
-            PushOutcome::Nothing | PushOutcome::Fenced | PushOutcome::OutOfWindow => {}
+            // What had left in vain is counted now; other parts that are nothing were when that was said.
+            PushOutcome::Nothing => {
+                let left = |pushing: &&Pushing| pushing.left.contains(&shard);
+                let left = self.cycle.pushing.as_ref().filter(left);
+                if let Some(is_dropped) = left.map(|pushing| pushing.is_dropped) {
+                    drop_unsent(counts, is_dropped, 1);
+                }
+            }
+            // These were dealt with before.
+            PushOutcome::Fenced | PushOutcome::OutOfWindow => {}
         }
         Ok(())
     }
@@ -401,4 +416,10 @@ impl Worker {
             effects.push(pushing.release());
         }
     }
+}
+
+/// Counts parts of a gradient that is left, or that is not finite.
+fn drop_unsent(counts: &mut Report, is_overtaken: bool, parts: u64) {
+    counts.pushes_dropped += parts;
+    *if is_overtaken { &mut counts.dropped_abandoned } else { &mut counts.dropped_not_finite } += parts;
 }

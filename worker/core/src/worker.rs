@@ -196,6 +196,7 @@ impl Worker {
                 }
             }
             Event::BatchLoaded { batch } => self.on_loaded(batch),
+            Event::PartReady { sequence, part, samples } => self.on_part(sequence, part, samples),
             Event::GradientReady { sequence, bad_key, loss, samples, packed } => {
                 let gradient = Gradient { compute_us: 0, bad_key, loss, samples };
                 self.on_gradient(sequence, gradient, packed, effects);

@@ -46,6 +46,7 @@ fn job(sequence: u64, samples: u32, value: f32) -> GradientJob {
         unused: Vec::new(),
         spare: Vec::new(),
         packed: Vec::new(),
+        told: Vec::new(),
     }
 }
 
@@ -167,4 +168,69 @@ fn local_values_belong_to_one_life_and_an_abandoned_push_comes_later() {
     let later = step(3, 1, true).0;
     assert!(later > kept);
     assert_eq!(step(1, 2, false).0, first, "a new life begins at the pulled values");
+}
+
+#[test]
+fn parts_are_handed_over_before_the_gradient_and_are_parts_of_it() {
+    let hidden = [
+        ("model.kind", "\"mlp\""),
+        ("model.widths", "[16, 64]"),
+        ("cluster.shards_per_server", "4"),
+        ("servers", "1"),
+    ];
+    let computed = |overlap: &str| {
+        let more = [&hidden[..], &[("train.overlap", overlap)]].concat();
+        let keys = config(&more).layout().len() as usize;
+        let (compute, mut done) = start(&more);
+        let whole = job(1, 2, 0.1);
+        let place = Place { pushed: (0..4).map(ShardId).collect(), ..whole.place };
+        let (values, gradient) =
+            ((0..keys).map(|key| (key % 7) as f32 * 0.1).collect(), vec![f32::NAN; keys]);
+        assert!(compute.gradient(GradientJob { place, values, gradient, ..whole }));
+        let mut parts = Vec::new();
+        loop {
+            match done.blocking_recv() {
+                Some(Done::Part { sequence: Sequence(1), shard, payload, samples: 2 }) => {
+                    parts.push((shard, payload))
+                }
+                Some(Done::Gradient { job, bad_key: None, .. }) => return (parts, job.gradient, job.told),
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    let (parts, gradient, told) = computed("true");
+    let (none, same, _) = computed("false");
+    assert_eq!((none.len(), &gradient), (0, &same), "nothing of what is computed changes");
+    let shards: Vec<_> = parts.iter().map(|(shard, _)| shard.0).collect();
+    assert!(shards.contains(&3) && !shards.contains(&0), "{shards:?}: the last layer's is first");
+    let partition = config(&hidden).partition();
+    for (shard, payload) in &parts {
+        assert_eq!(payload.values().unwrap(), &gradient[partition.range(*shard).as_indices()]);
+        assert!(told.contains(shard));
+    }
+}
+
+// The part of the first layer is not finite, those of the later ones are.
+#[test]
+fn a_part_that_is_not_finite_does_not_leave() {
+    let more = [
+        ("model.kind", "\"mlp\""),
+        ("model.widths", "[16, 64]"),
+        ("cluster.shards_per_server", "4"),
+        ("servers", "1"),
+    ];
+    let keys = config(&more).layout().len() as usize;
+    let (compute, mut done) = start(&more);
+    let whole = job(1, 2, 0.0);
+    let place = Place { pushed: (0..4).map(ShardId).collect(), ..whole.place };
+    assert!(compute.gradient(GradientJob {
+        place,
+        values: vec![f32::NAN; keys],
+        gradient: vec![0.0; keys],
+        ..whole
+    }));
+    match done.blocking_recv() {
+        Some(Done::Gradient { bad_key: Some(_), .. }) => {}
+        other => panic!("{other:?}"),
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use slackline_core::aggregate::first_not_finite;
 use slackline_core::collective::{Order, buckets};
@@ -18,7 +18,7 @@ use super::{ReplicaDone, ReplicaJob};
 use crate::compute::Gradients;
 use crate::dataset::Dataset;
 use crate::model::{self, Batch};
-use crate::pace::{Pace, Watch};
+use crate::pace::{Pace, Watch, share_of};
 
 /// The driver has gone: there is nobody to work for.
 struct Unheard;
@@ -194,9 +194,4 @@ impl Own {
         let spare = self.handout.not_lent(sums.into_iter().flatten());
         if spare.is_empty() { Ok(()) } else { self.answers.tell(ReplicaDone::Spare(spare)) }
     }
-}
-
-/// A share of a time; what is too long for a duration is for ever.
-fn share_of(time: Duration, share: f64) -> Duration {
-    Duration::try_from_secs_f64(time.as_secs_f64() * share).unwrap_or(Duration::MAX)
 }

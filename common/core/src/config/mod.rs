@@ -241,6 +241,8 @@ pub struct Train {
     pub microbatch: u64,
     /// Threads that one worker computes with.
     pub threads: u32,
+    /// Whether parts of a gradient leave before it is whole.
+    pub overlap: bool,
     /// Whether batches follow the workers' measured speeds.
     pub proportional: bool,
 }
@@ -354,6 +356,17 @@ impl Config {
     #[must_use]
     pub fn layout(&self) -> Layout {
         self.model.layout(self.data.dataset.input_count(), self.data.dataset.class_count())
+    }
+
+    /// Whether parts of a gradient leave before it is whole: not where the pieces of a step wait for each other, where a gradient is not
+    /// all that an iteration makes, or where what it is made of, which is known when it is, is sent in its place.
+    #[must_use]
+    pub fn has_early_parts(&self) -> bool {
+        self.train.overlap
+            && self.sync.is_none()
+            && self.local.is_none()
+            && self.cluster.steps == Steps::Parts
+            && self.codec.push.kind != CodecKind::SufficientFactor
     }
 
     /// The division of the model over the servers.

@@ -37,6 +37,7 @@ impl Config {
                 batch: entries.int("train.batch"),
                 microbatch: entries.int("train.microbatch"),
                 threads: entries.int("train.threads"),
+                overlap: entries.flag("train.overlap"),
                 proportional: entries.flag("train.proportional"),
             },
             optimizer: optimizer(entries),

@@ -3,6 +3,7 @@
 mod brought;
 mod contents;
 mod cycle;
+mod early;
 mod fake;
 mod fake_servers;
 mod faults;

@@ -293,6 +293,15 @@ pub(super) const RUN: &[Key] = &[
          train.microbatch is set. Workers of one machine share its cores.",
     ),
     Key::new(
+        "train.overlap",
+        Kind::Bool,
+        Absent::Default("true"),
+        "",
+        "Sends each shard's part of a gradient as soon as the layers in it are through backward, while the layers before them are \
+         still computed. Nothing of what is computed changes. More shards (cluster.shard_bytes) leave earlier. Not with whole \
+         steps, local steps or sufficient factors, which wait for the whole gradient; an allreduce has sync.order.",
+    ),
+    Key::new(
         "train.proportional",
         Kind::Bool,
         Absent::Default("false"),

@@ -46,6 +46,7 @@ fn unlike_any_default() -> Layer {
             ("train.batch", "22"),
             ("train.microbatch", "11"),
             ("train.threads", "23"),
+            ("train.overlap", "false"),
             ("train.proportional", "true"),
             ("optimizer.kind", "\"momentum\""),
             ("optimizer.rate", "0.25"),
@@ -176,7 +177,14 @@ fn every_key_reaches_its_field() {
         },
         data: Data { dataset: DatasetSpec::FashionMnist, dir: Some("d".to_owned()), limit: Some(17) },
         model: ModelSpec::Mlp { widths: vec![18, 19] },
-        train: Train { epochs: 20, batch: 22, microbatch: 11, threads: 23, proportional: true },
+        train: Train {
+            epochs: 20,
+            batch: 22,
+            microbatch: 11,
+            threads: 23,
+            overlap: false,
+            proportional: true,
+        },
         optimizer: OptimizerSpec {
             rule: Rule::Momentum { momentum: 0.5, nesterov: true, per: Per::Clock },
             rate: 0.25,
