@@ -1,3 +1,5 @@
+//! What the computing threads hand over, and when.
+
 use super::*;
 use crate::dataset::Split;
 use slackline_core::config::{Layer, Value};
