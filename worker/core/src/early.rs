@@ -35,6 +35,11 @@ impl Early {
         self.headers.get(&shard).copied()
     }
 
+    /// How a part is written that was final before the rest, whether it has left or not.
+    pub(crate) fn part(&self, shard: ShardId) -> Option<&Packed> {
+        self.parts.get(&shard)
+    }
+
     /// The shards that have perhaps taken their part.
     pub(crate) fn left(&self) -> BTreeSet<ShardId> {
         self.headers.keys().copied().collect()

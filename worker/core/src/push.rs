@@ -114,7 +114,8 @@ impl Worker {
         let headers = self.shards.iter().map(|(shard, home)| {
             let header = early.header(*shard).unwrap_or_else(|| {
                 let header = self.push_header(iteration, (*shard, home.keys), sequence, samples);
-                let packed = iteration.packed.get(shard);
+                // One that was final early and could not leave is not told of again.
+                let packed = iteration.packed.get(shard).or_else(|| early.part(*shard));
                 packed.map_or(header, |packed| header.with_payload(packed.encoding, packed.words))
             });
             (*shard, header)

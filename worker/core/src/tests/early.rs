@@ -53,6 +53,27 @@ fn a_part_waits_for_the_answers_to_the_push_before() {
     assert_eq!(answered, [release(2), send(0, ask(3, Some(1))), push(1, 3, 2, 2, 2)]);
 }
 
+// It could not leave early, and what was written of it is what is sent: the news of the whole gradient does not name it again.
+#[test]
+fn a_part_that_had_to_wait_for_the_whole_is_sent_as_it_was_written() {
+    let mut rig = Rig::second(settings(2));
+    rig.gradient(2, None);
+    rig.on(Event::BatchLoaded { batch: BatchIndex(2) });
+    rig.values(0, 5, 2);
+    assert_eq!(rig.values(1, 6, 2), [compute(3, 2)]);
+    rig.pushed(0, 2, 2, applied(2));
+    let (encoding, words) = (Encoding::F16, 8);
+    let part = Packed { shard: ShardId(1), encoding, words };
+    assert_eq!(rig.on(Event::PartReady { sequence: Sequence(3), part, samples: 4 }), []);
+    rig.gradient(3, None);
+    let effects = rig.pushed(1, 2, 2, applied(2));
+    let sent = effects.iter().find_map(|effect| match effect {
+        Effect::SendPush { header, .. } if header.shard == ShardId(1) => Some(header),
+        _ => None,
+    });
+    assert_eq!(sent.map(|header| (header.encoding, header.words)), Some((encoding, words)), "{effects:?}");
+}
+
 #[test]
 fn a_part_that_was_on_its_way_to_a_lost_server_is_sent_again_as_it_was() {
     let mut rig = Rig::second(settings(2));
