@@ -248,7 +248,7 @@ type Times = Vec<[f64; 2]>;
 /// Runs all figures, on so many processors at once.
 fn run(kib: usize, threads: usize, repeats: usize) -> Vec<Times> {
     // What is too short for a clock is done several times over.
-    let rounds = (1_usize << 12).div_ceil(kib).max(1);
+    let rounds = 4096_usize.div_ceil(kib);
     let all: Mutex<Vec<Times>> = Mutex::new(vec![vec![[0.0; 2]; repeats]; FIGURES.len()]);
     let barrier = Barrier::new(threads);
     let work = || {

@@ -144,7 +144,7 @@ impl World {
         }
         let (sequence, samples) = (computing.sequence, computing.samples);
         let computed_on = std::mem::take(&mut computing.computed_on);
-        let mut packed = state.pack(&[shard], &values, &computed_on);
+        let mut packed = state.pack(&[shard], &values, &[], &computed_on);
         if let Some(computing) = &mut state.computing {
             computing.computed_on = computed_on;
             computing.told.push(shard);
@@ -196,10 +196,12 @@ impl World {
         pushed.retain(|shard| !told.contains(shard));
         self.counts.computing -= 1;
         self.tally.gradients += 1;
-        let Gradient { values, loss, bad_key, local } = self.engine.finish(job, is_abandoned)?;
+        let Gradient { values, loss, bad_key, factors, local } = self.engine.finish(job, is_abandoned)?;
         state.local = local;
-        let packed =
-            if bad_key.is_none() { state.pack(&pushed, &values, &computed_on) } else { BTreeMap::new() };
+        let packed = match bad_key {
+            None => state.pack(&pushed, &values, &factors, &computed_on),
+            Some(_) => BTreeMap::new(),
+        };
         let news = packed.iter().map(|(shard, payload)| Packed {
             shard: *shard,
             encoding: payload.encoding(),

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use slackline_core::aggregate::first_not_finite;
+use slackline_core::codec::{CodecKind, Factors};
 use slackline_core::config::Config;
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, KeyRange, ShardId};
 use slackline_core::partition::Partition;
@@ -47,7 +48,30 @@ pub(crate) struct Gradient {
     pub(crate) values: Arc<Vec<f32>>,
     pub(crate) loss: f64,
     pub(crate) bad_key: Option<u64>,
+    /// What it was made of, where that is looked at.
+    pub(crate) factors: Vec<OwnFactors>,
     pub(crate) local: Option<Box<Local>>,
+}
+
+/// What the gradient of one matrix was made of, copied from the model that computed it: the next gradient is that of another worker.
+pub(crate) struct OwnFactors {
+    tensor: usize,
+    samples: usize,
+    activations: Vec<f32>,
+    errors: Vec<f32>,
+}
+
+impl OwnFactors {
+    fn of(factors: &Factors<'_>) -> Self {
+        let Factors { tensor, samples, activations, errors } = *factors;
+        Self { tensor, samples, activations: activations.to_vec(), errors: errors.to_vec() }
+    }
+
+    /// The same, lent.
+    pub(crate) fn lend(&self) -> Factors<'_> {
+        let Self { tensor, samples, activations, errors } = self;
+        Factors { tensor: *tensor, samples: *samples, activations, errors }
+    }
 }
 
 /// What a worker with local steps keeps between its iterations.
@@ -105,6 +129,9 @@ struct Shared {
     dataset: Arc<Dataset>,
     batch_count: u64,
     partition: Partition,
+    /// Whether it is looked at what gradients are made of. As in the worker: not where they are sums of several, be it of several steps or
+    /// of several threads.
+    takes_factors: bool,
     /// One for each thread of the pool.
     kits: Vec<Mutex<Kit>>,
     spare: Mutex<Vec<Vec<f32>>>,
@@ -159,8 +186,11 @@ impl Engine {
         let pool = if threads > 1 { Some(pool.build()?) } else { None };
         let spare = Mutex::new(Vec::new());
         let (partition, batch_count) = (config.partition(), order.batch_count());
-        let shared = Arc::new(Shared { dataset, batch_count, partition, kits, spare });
         let local = LocalSolver::of(config);
+        let takes_factors = config.codec.push.kind == CodecKind::SufficientFactor
+            && config.train.threads == 1
+            && local.is_none();
+        let shared = Arc::new(Shared { dataset, batch_count, partition, takes_factors, kits, spare });
         Ok(Self::Real(Box::new(Real { pool, shared, order, initial, local })))
     }
 
@@ -190,7 +220,10 @@ impl Engine {
 
     /// Waits for a gradient. One that was abandoned is not waited for, unless the worker needs what it made of itself.
     pub(crate) fn finish(&self, job: Job, is_abandoned: bool) -> Result<Gradient, SimFailure> {
-        let nothing = |values: Arc<Vec<f32>>| Gradient { values, loss: 0.0, bad_key: None, local: None };
+        let nothing = |values: Arc<Vec<f32>>| {
+            let (loss, bad_key, factors, local) = (0.0, None, Vec::new(), None);
+            Gradient { values, loss, bad_key, factors, local }
+        };
         match (self, job) {
             (Self::Timing { nothing: values, .. }, _) => Ok(nothing(Arc::clone(values))),
             (Self::Real(real), _) if is_abandoned && real.local.is_none() => Ok(nothing(Arc::default())),
@@ -289,6 +322,7 @@ impl Shared {
         let size = self.partition.key_count() as usize;
         let mut gradient = spare.unwrap_or_else(|| vec![0.0; size]);
         let Assignment { snapshot, batch, clock, adopted, mut local, .. } = assignment;
+        let mut factors = Vec::new();
         let loss = self.with_kit(|kit| {
             kit.batch.clear();
             for (inputs, label) in samples.iter().filter_map(|sample| self.dataset.train_sample(*sample)) {
@@ -307,7 +341,11 @@ impl Shared {
             };
             let examples = examples.examples();
             let Some(local) = &mut local else {
-                return f64::from(gradient_of(pulled, examples, &mut gradient));
+                let loss = gradient_of(pulled, examples, &mut gradient);
+                if self.takes_factors && pieces.is_one_piece(examples.samples()) {
+                    factors = model.factors(examples).iter().map(OwnFactors::of).collect();
+                }
+                return f64::from(loss);
             };
             let batch_count = self.batch_count;
             let iteration = LocalIteration { pulled, adopted: &adopted, clock, examples, batch, batch_count };
@@ -315,6 +353,6 @@ impl Shared {
             loss.unwrap_or(0.0)
         });
         let bad_key = first_not_finite(&gradient).map(|key| key as u64);
-        Gradient { values: Arc::new(gradient), loss, bad_key, local }
+        Gradient { values: Arc::new(gradient), loss, bad_key, factors, local }
     }
 }

@@ -12,7 +12,7 @@ use slackline_worker_core::{Buffer, Effect, Event, Worker, WorkerError};
 
 use crate::allreduce::{Peer, StepOf};
 use crate::computing::Computing;
-use crate::engine::{Local, Snapshot as Snapshots};
+use crate::engine::{Local, OwnFactors, Snapshot as Snapshots};
 use crate::hosts::At;
 use crate::network::{Cargo, Inward};
 use crate::timeline::Track;
@@ -114,13 +114,15 @@ impl Process {
         &mut self,
         pushed: &[ShardId],
         gradient: &[f32],
+        factors: &[OwnFactors],
         computed_on: &Snapshots,
     ) -> BTreeMap<ShardId, Payload> {
         let worker = self.id();
         let Some(packer) = &mut self.packer else { return BTreeMap::new() };
+        let factors: Vec<_> = factors.iter().map(OwnFactors::lend).collect();
         let pack = |shard: &ShardId| {
             let values = computed_on.iter().find(|(of, _)| of == shard).map(|(_, values)| values.as_slice());
-            let part = packing::Part { gradient: &gradient[packer.keys(*shard)], values, factors: &[] };
+            let part = packing::Part { gradient: &gradient[packer.keys(*shard)], values, factors: &factors };
             (*shard, packer.pack(worker, *shard, part, Vec::new()))
         };
         pushed.iter().map(pack).collect()

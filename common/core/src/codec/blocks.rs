@@ -71,7 +71,7 @@ impl Form {
     const fn block_words(self, keys: usize) -> usize {
         match self {
             Self::F16 | Self::Bf16 => 1,
-            Self::Int8 { .. } => 1 + keys.div_ceil(4),
+            Self::Int8 { .. } => int8::words(keys),
             Self::OneBit => 1 + keys.div_ceil(32),
             Self::Qsgd { bits } => 1 + keys.div_ceil(32 / bits as usize),
         }

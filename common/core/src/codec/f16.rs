@@ -1,4 +1,14 @@
-//! IEEE half precision: eleven bits of precision, from 2^-24 to 65504.
+//! IEEE half precision: eleven bits of precision, from 2^-24 to 65504 (IEEE 754-2019, binary16; for gradients Micikevicius et al. 2018,
+//! "Mixed precision training").
+//!
+//! Error: the nearest half is off by at most `2^-11 |x|`, or by 2^-25 where `|x|` is below 2^-14. Both are multiples of the last place of
+//! the f32, and what is lost is no larger than `x`, so it is kept exactly. From 65520 on, where halves are infinite, values are
+//! sent plainly.
+//!
+//! The loops are plain ones that the compiler makes vectors of: conversion by the processor's own instruction needs `unsafe` or a
+//! crate that calls it eight values at a time through a pointer, which is no faster.
+
+use crate::wide::wide;
 
 /// Magnitudes from here on, as bits of an f32, round to infinity: 65520.
 pub(super) const TOO_LARGE: u32 = 0x477f_f000;
@@ -24,7 +34,7 @@ pub(super) fn from_f32(value: f32) -> u16 {
 }
 
 /// Nearest half of a value below [`TOO_LARGE`], ties to even.
-#[inline]
+#[inline(always)]
 fn from_small(value: f32) -> u16 {
     let magnitude = value.to_bits() & 0x7fff_ffff;
     // Carries into the exponent where it rounds up to the next power of two.
@@ -52,20 +62,24 @@ pub(super) fn to_f32(half: u16) -> f32 {
 
 /// Writes each value, all below [`TOO_LARGE`], as the nearest half.
 pub(super) fn encode(values: &[f32], halves: &mut [u16]) {
-    for (half, value) in halves.iter_mut().zip(values) {
-        *half = from_small(*value);
-    }
+    wide(|| {
+        for (half, value) in halves.iter_mut().zip(values) {
+            *half = from_small(*value);
+        }
+    });
 }
 
 /// What is read of each value, all below [`TOO_LARGE`], once it has been written: the same as going by way of halves, in fewer steps.
 pub(super) fn round(values: &[f32], rounded: &mut [f32]) {
-    for (rounded, value) in rounded.iter_mut().zip(values) {
-        let magnitude = value.to_bits() & 0x7fff_ffff;
-        let normal = (magnitude + 0x0fff + ((magnitude >> 13) & 1)) & !0x1fff;
-        let subnormal = (f32::from_bits(magnitude) + 0.5 - 0.5).to_bits();
-        let bits = if (magnitude as i32) < NORMAL as i32 { subnormal } else { normal };
-        *rounded = f32::from_bits(bits | value.to_bits() & 0x8000_0000);
-    }
+    wide(|| {
+        for (rounded, value) in rounded.iter_mut().zip(values) {
+            let magnitude = value.to_bits() & 0x7fff_ffff;
+            let normal = (magnitude + 0x0fff + ((magnitude >> 13) & 1)) & !0x1fff;
+            let subnormal = (f32::from_bits(magnitude) + 0.5 - 0.5).to_bits();
+            let bits = if (magnitude as i32) < NORMAL as i32 { subnormal } else { normal };
+            *rounded = f32::from_bits(bits | value.to_bits() & 0x8000_0000);
+        }
+    });
 }
 
 /// Reads each half.

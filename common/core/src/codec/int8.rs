@@ -21,23 +21,25 @@ const LEVELS: u32 = 127;
 
 /// Keys of a block: fewer waste bytes on steps, more lose precision and the cache.
 const BLOCK_MIN: u32 = 16;
-const BLOCK_MAX: u32 = 4096;
+const BLOCK_MAX: u32 = 1 << 16;
 
 /// The form for blocks of so many keys, if they can have so many.
 pub(super) fn form(block: u32) -> Option<Form> {
-    let fits = (BLOCK_MIN..=BLOCK_MAX).contains(&block) && block.is_multiple_of(4);
-    fits.then_some(Form::Int8 { block: block as usize })
+    (BLOCK_MIN..=BLOCK_MAX).contains(&block).then_some(Form::Int8 { block: block as usize })
 }
 
-/// The form for about so many keys a block.
-pub(super) const fn nearest_form(block: u32) -> Form {
-    let block = if block < BLOCK_MIN { BLOCK_MIN } else { block };
-    let block = if block > BLOCK_MAX { BLOCK_MAX } else { block };
-    Form::Int8 { block: (block / 4 * 4) as usize }
+/// The form for blocks of so many keys, or the nearest that they can have.
+pub(super) fn nearest_form(block: u32) -> Form {
+    Form::Int8 { block: block.clamp(BLOCK_MIN, BLOCK_MAX) as usize }
 }
 
-pub(super) fn encode(block: usize, values: &[f32], words: &mut [u32]) {
-    for (values, words) in values.chunks(block).zip(words.chunks_mut(1 + block / 4)) {
+/// Words of a block of so many keys.
+pub(super) const fn words(keys: usize) -> usize {
+    1 + keys.div_ceil(4)
+}
+
+pub(super) fn encode(block: usize, values: &[f32], all: &mut [u32]) {
+    for (values, words) in values.chunks(block).zip(all.chunks_mut(words(block))) {
         let step = step(largest(values), LEVELS);
         words[0] = step.to_bits();
         let (codes, padding) = cast_slice_mut::<u32, i8>(&mut words[1..]).split_at_mut(values.len());
@@ -49,8 +51,8 @@ pub(super) fn encode(block: usize, values: &[f32], words: &mut [u32]) {
     }
 }
 
-pub(super) fn decode(block: usize, words: &[u32], values: &mut [f32]) {
-    for (values, words) in values.chunks_mut(block).zip(words.chunks(1 + block / 4)) {
+pub(super) fn decode(block: usize, all: &[u32], values: &mut [f32]) {
+    for (values, words) in values.chunks_mut(block).zip(all.chunks(words(block))) {
         let step = f32::from_bits(words[0]);
         for (value, code) in values.iter_mut().zip(cast_slice::<u32, i8>(&words[1..])) {
             *value = f32::from(*code) * step;
@@ -58,17 +60,18 @@ pub(super) fn decode(block: usize, words: &[u32], values: &mut [f32]) {
     }
 }
 
-pub(super) fn fault(block: usize, words: &[u32], keys: usize) -> Option<&'static str> {
-    let steps = words.iter().step_by(1 + block / 4).map(|bits| f32::from_bits(*bits));
-    let is_sound = |step: f32| step.is_sign_positive() && (128.0 * step).is_finite();
-    if !steps.into_iter().all(is_sound) {
-        return Some("a step is not a small enough number");
+pub(super) fn fault(block: usize, all: &[u32], keys: usize) -> Option<&'static str> {
+    let mut left = keys;
+    for words in all.chunks(words(block)) {
+        let step = f32::from_bits(words[0]);
+        if step.is_sign_negative() || !(128.0 * step).is_finite() {
+            return Some("a step is not a small enough number");
+        }
+        let codes = left.min(block);
+        if cast_slice::<u32, u8>(&words[1..])[codes..].iter().any(|byte| *byte != 0) {
+            return Some("its padding is not zero");
+        }
+        left -= codes;
     }
-    let padding = &cast_slice::<u32, u8>(words)[words.len() * 4 - padding(keys % block)..];
-    padding.iter().any(|byte| *byte != 0).then_some("its padding is not zero")
-}
-
-/// Bytes after the codes of a last block.
-const fn padding(keys: usize) -> usize {
-    keys.next_multiple_of(4) - keys
+    None
 }

@@ -84,7 +84,7 @@ fn kinds() -> Vec<CodecKind> {
         CodecKind::Bf16 { stochastic: false },
         CodecKind::Bf16 { stochastic: true },
         CodecKind::Int8 { block: 16 },
-        CodecKind::Int8 { block: 256 },
+        CodecKind::Int8 { block: 250 },
         CodecKind::OneBit,
         CodecKind::TopK { share: 0.01 },
         CodecKind::TopK { share: 0.3 },

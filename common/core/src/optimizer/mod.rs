@@ -253,15 +253,14 @@ impl Kernel {
     /// Steps keys, of which the velocity is empty where the rule has none. Whether a value has changed.
     fn step(self, target: Target<'_>, velocity: &mut [f32], gradient: &[f32]) -> bool {
         match self {
-            Self::Sgd(constants) => target.each(gradient, |w, g| sgd::step(w, g, constants)),
+            Self::Sgd(constants) => target.each(gradient, move |w, g| sgd::step(w, g, constants)),
             Self::HeavyBall(constants) => {
-                target.each_with(velocity, gradient, |w, v, g| momentum::step(w, v, g, constants))
+                target.each_with(velocity, gradient, move |w, v, g| momentum::step(w, v, g, constants))
             }
-            Self::Nesterov(constants) => {
-                target.each_with(velocity, gradient, |w, v, g| momentum::nesterov_step(w, v, g, constants))
-            }
+            Self::Nesterov(constants) => target
+                .each_with(velocity, gradient, move |w, v, g| momentum::nesterov_step(w, v, g, constants)),
             Self::Ordered(constants) => {
-                target.each_with(velocity, gradient, |w, v, g| ordered::step(w, v, g, constants))
+                target.each_with(velocity, gradient, move |w, v, g| ordered::step(w, v, g, constants))
             }
         }
     }

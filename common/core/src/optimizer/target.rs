@@ -52,23 +52,26 @@ impl Target<'_> {
     /// Gives each value what `rule` makes of it and its gradient; whether a bit of any is another one now.
     #[inline(always)]
     pub(super) fn each(self, gradient: &[f32], rule: impl Fn(f32, f32) -> f32) -> bool {
-        let mut moved = 0;
+        // Everything is moved into the loops: what they reach through a reference could be what they write, as far as a compiler knows.
         match self {
-            Self::InPlace(values) => wide(|| {
+            Self::InPlace(values) => wide(move || {
+                let mut moved = 0;
                 for (value, gradient) in values.iter_mut().zip(gradient) {
                     let next = rule(*value, *gradient);
                     moved |= value.to_bits() ^ next.to_bits();
                     *value = next;
                 }
+                moved != 0
             }),
-            Self::Beside { old, new } => wide(|| {
+            Self::Beside { old, new } => wide(move || {
+                let mut moved = 0;
                 for ((new, value), gradient) in new.iter_mut().zip(old).zip(gradient) {
                     *new = rule(*value, *gradient);
                     moved |= value.to_bits() ^ new.to_bits();
                 }
+                moved != 0
             }),
         }
-        moved != 0
     }
 
     /// The same with a velocity: `rule` makes a value and its velocity of those before and the gradient.
@@ -79,24 +82,26 @@ impl Target<'_> {
         gradient: &[f32],
         rule: impl Fn(f32, f32, f32) -> (f32, f32),
     ) -> bool {
-        let mut moved = 0;
         match self {
-            Self::InPlace(values) => wide(|| {
+            Self::InPlace(values) => wide(move || {
+                let mut moved = 0;
                 for ((value, velocity), gradient) in values.iter_mut().zip(velocity).zip(gradient) {
                     let (next, faster) = rule(*value, *velocity, *gradient);
                     moved |= value.to_bits() ^ next.to_bits();
                     (*value, *velocity) = (next, faster);
                 }
+                moved != 0
             }),
-            Self::Beside { old, new } => wide(|| {
+            Self::Beside { old, new } => wide(move || {
+                let mut moved = 0;
                 for (((new, value), velocity), gradient) in
                     new.iter_mut().zip(old).zip(velocity).zip(gradient)
                 {
                     (*new, *velocity) = rule(*value, *velocity, *gradient);
                     moved |= value.to_bits() ^ new.to_bits();
                 }
+                moved != 0
             }),
         }
-        moved != 0
     }
 }

@@ -88,12 +88,19 @@ fn what_is_wrong_is_named() {
     assert_eq!(fault(Encoding::F16, 3, &[0, 0x3c00]), "taken");
     assert_eq!(fault(Encoding::Int8, 64, &[]), "its first word says no form");
     assert_eq!(fault(Encoding::Int8, 64, &[64; 3]), "length");
-    assert_eq!(fault(Encoding::Int8, 64, &[17; 18]), "its first word says no form");
+    for block in [15, 65_537] {
+        assert_eq!(fault(Encoding::Int8, 64, &[block; 18]), "its first word says no form");
+    }
     let int8 = |step: f32| [&[64, step.to_bits()][..], &[0; 16]].concat();
     assert_eq!(fault(Encoding::Int8, 64, &int8(1.0)), "taken");
     for step in [-1.0, f32::NAN, f32::INFINITY, 1e37] {
         assert_eq!(fault(Encoding::Int8, 64, &int8(step)), "a step is not a small enough number");
     }
+    // Blocks that do not fill their words are padded, each of them.
+    let odd = |first: u32, last: u32| [&[17, one, 0, 0, 0, 0, first][..], &[one, 0, 0, 0, 0, last]].concat();
+    assert_eq!(fault(Encoding::Int8, 34, &odd(0xff, 0xff)), "taken");
+    assert_eq!(fault(Encoding::Int8, 34, &odd(0x100, 0)), "its padding is not zero");
+    assert_eq!(fault(Encoding::Int8, 34, &odd(0, 0x100)), "its padding is not zero");
     let one_bit = |mean: f32, signs: u32| [mean.to_bits() & 0xffff_0000, signs, signs];
     assert_eq!(fault(Encoding::OneBit, 63, &one_bit(1.0, 0xffff)), "taken");
     assert_eq!(fault(Encoding::OneBit, 63, &one_bit(1.0, u32::MAX)), "its padding is not zero");

@@ -42,7 +42,8 @@ proptest! {
         let kinds = [
             (CodecKind::Int8 { block: 16 }, 16, 127),
             (CodecKind::Int8 { block: 512 }, 512, 127),
-            (CodecKind::Int8 { block: 4096 }, 4096, 127),
+            (CodecKind::Int8 { block: 33 }, 33, 127),
+            (CodecKind::Int8 { block: 1 << 16 }, 1 << 16, 127),
             (CodecKind::Qsgd { levels: 1 }, qsgd::BLOCK, 1),
             (CodecKind::Qsgd { levels: 5 }, qsgd::BLOCK, 5),
             (CodecKind::Qsgd { levels: 100 }, qsgd::BLOCK, 100),

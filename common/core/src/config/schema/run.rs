@@ -103,7 +103,7 @@ pub(super) const RUN: &[Key] = &[
         Absent::Default("false"),
         "",
         "Whether the thread of each shard stays on one of the processors that its server may use, dealt out by the shards' numbers, so that \
-         what it has in a cache of its own stays there. PIN_EFFECT",
+         what it has in a cache of its own stays there.",
     )
     .beside_the_result(),
     Key::new(
