@@ -24,6 +24,7 @@ mod last_evaluation;
 mod losses;
 mod lossy_links;
 mod membership;
+mod order;
 mod partial;
 mod peer;
 mod process;

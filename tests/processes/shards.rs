@@ -1,7 +1,7 @@
 //! As many shards as a server may have.
 
 use crate::cluster::Cluster;
-use crate::runs::run_as;
+use crate::runs::{number, run_as};
 use crate::stage::Stage;
 
 #[test]
@@ -38,6 +38,7 @@ fn parts_that_leave_before_their_gradient_change_no_bit_of_a_run() {
         let figures = ["true", "false"].map(|overlap| {
             let set = format!("train.overlap={overlap}");
             let more = ["--set", codec, "--set", "codec.error_feedback=false", "--set", &set];
+            // Plain values keep nothing.
             let more = if codec.ends_with("f32") { [&more[..2], &more[4..]].concat() } else { more.to_vec() };
             let summary = run_as(&stage, "run", &format!("{}-{overlap}", &codec[11..]), &over, &more);
             ["/final/test_loss", "/bytes/pushed", "/pushes/applied"]
@@ -45,4 +46,21 @@ fn parts_that_leave_before_their_gradient_change_no_bit_of_a_run() {
         });
         assert_eq!(figures[0], figures[1], "{codec}");
     }
+}
+
+// A part that is final while the push before it is not answered waits, and then goes as it was written: once it went under the header of plain
+// values, which the transfer does not match.
+#[test]
+fn parts_that_must_wait_for_the_whole_go_as_they_were_written() {
+    let stage = Stage::new();
+    let over = [
+        ("workers", "2"),
+        ("servers", "2"),
+        ("consistency.prefetch", "1"),
+        ("cluster.shards_per_server", "4"),
+        ("model.kind", "\"mlp\""),
+        ("model.widths", "[32, 64]"),
+    ];
+    let summary = run_as(&stage, "run", "waiting", &over, &["--set", "codec.push=int8"]);
+    assert!(number(&summary, "/final/test_accuracy") > 0.9, "{summary}");
 }

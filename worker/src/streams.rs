@@ -1,11 +1,13 @@
 //! What a connection carries, whoever is at the other end: messages and transfers out, stripes in.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use slackline_core::wire::TransferHeader;
+use slackline_core::ids::Moment;
+use slackline_core::order::Queue;
+use slackline_core::wire::{TransferHeader, TransferKind};
 use slackline_net::{
     Arriving, Connection, ConnectionError, ControlSender, Message, Settings, SharedValues, TransferError,
     transfer,
@@ -46,8 +48,8 @@ impl Backlog {
     }
 }
 
-/// A transfer with its number, what it can take of the other side's window, and its values.
-struct Waiting(u64, u64, TransferHeader, Vec<SharedValues>);
+/// A transfer with its number and its values.
+type Waiting = (u64, TransferHeader, Vec<SharedValues>);
 
 /// Unread bytes that a transfer can come to: a stream that is not read stops at its window.
 fn unread_at_most(header: &TransferHeader, network: &Settings) -> u64 {
@@ -56,7 +58,7 @@ fn unread_at_most(header: &TransferHeader, network: &Settings) -> u64 {
 
 /// Sends what it is given until the queue is closed or something cannot be sent; then says what, unless it was closed. Transfers go
 /// beside the messages, which must not wait for them: a side that is too busy to read values must still hear that this one
-/// is alive. So transfers leave half of the connection's window alone, and the next waits until one before it is taken.
+/// is alive. So transfers leave half of the connection's window alone, and the next waits until one before it is acknowledged.
 pub(crate) async fn write<M: Message>(
     connection: &Connection,
     sender: ControlSender,
@@ -66,18 +68,20 @@ pub(crate) async fn write<M: Message>(
 ) -> Option<TransferError> {
     let mut sender = Some(sender);
     let mut transfers = JoinSet::new();
-    let mut queue: VecDeque<Waiting> = VecDeque::new();
-    let (mut last, mut unread) = (0, 0);
+    let credit = network.credit_bytes.min(network.connection_window_bytes / 2);
+    let rate = Some(network.push_bytes_per_s as f64).filter(|rate| *rate > 0.0);
+    let mut queue: Queue<Waiting> = Queue::new(credit, rate);
+    let (mut last, began) = (0, Instant::now());
+    let now = || Moment(began.elapsed().as_nanos() as u64);
     loop {
-        while let Some(Waiting(number, cost, header, pieces)) = queue.pop_front_if(|Waiting(_, cost, ..)| {
-            unread == 0 || unread + *cost <= network.connection_window_bytes / 2
-        }) {
-            unread += cost;
+        while let Some((cost, (number, header, pieces))) = queue.take(now()) {
             let connection = connection.clone();
             transfers.spawn(async move {
-                transfer::send_pieces(&connection, header, &pieces, &network).await.map(|()| (number, cost))
+                transfer::carry_pieces(&connection, header, &pieces, &network).await.map(|()| (number, cost))
             });
         }
+        let due =
+            queue.due(now()).map(|due| tokio::time::Instant::from_std(began + Duration::from_nanos(due.0)));
         tokio::select! {
             outgoing = waiting.recv() => match outgoing {
                 Some(Outgoing::Message(message)) => {
@@ -90,7 +94,10 @@ pub(crate) async fn write<M: Message>(
                 Some(Outgoing::Transfer(header, pieces)) => {
                     last += 1;
                     backlog.add(last);
-                    queue.push_back(Waiting(last, unread_at_most(&header, &network), *header, pieces));
+                    // The rate is that of pushes.
+                    let bytes = if header.kind == TransferKind::Push { header.payload_bytes() } else { 0 };
+                    let cost = unread_at_most(&header, &network);
+                    queue.put(network.rank(&header), (cost, bytes), (last, *header, pieces));
                 }
                 Some(Outgoing::Finish) => {
                     if let Some(sender) = sender.take() {
@@ -99,11 +106,12 @@ pub(crate) async fn write<M: Message>(
                 }
                 None => return None,
             },
+            () = sleep_until(due) => {}
             Some(ended) = transfers.join_next() => {
                 match ended {
                     Ok(Ok((number, cost))) => {
                         backlog.remove(number);
-                        unread = unread.saturating_sub(cost);
+                        queue.done(cost);
                     }
                     // Nobody would send it again while the connection stands.
                     Ok(Err(error)) => return Some(error),
@@ -111,6 +119,14 @@ pub(crate) async fn write<M: Message>(
                 }
             }
         }
+    }
+}
+
+/// Until a moment; for ever where there is none.
+async fn sleep_until(moment: Option<tokio::time::Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -146,8 +162,9 @@ mod tests {
     use super::*;
     use slackline_core::ids::KeyRange;
     use slackline_core::ids::{Incarnation, Sequence, ShardId, WorkerId};
-    use slackline_core::wire::{ToServer, TransferKind};
-    use slackline_net::{Connector, Identity, Listener, Role, keys};
+    use slackline_core::order::Priority;
+    use slackline_core::wire::ToServer;
+    use slackline_net::{Connector, ControlReceiver, Gather, Identity, Listener, Role, keys};
 
     fn push(shard: u32, len: u64) -> TransferHeader {
         let keys = KeyRange::new(0, len);
@@ -160,54 +177,64 @@ mod tests {
         }
     }
 
-    /// A server that reads no transfer, and a worker that sends more of them than the connection's window has room for.
-    #[tokio::test]
-    async fn a_server_that_takes_no_values_still_hears_that_the_worker_lives() {
-        const KIB: u64 = 1024;
-        let folder = tempfile::tempdir().unwrap();
-        keys::init(folder.path()).unwrap();
-        let settings = Settings {
+    const KIB: u64 = 1024;
+
+    /// Small windows, so that transfers wait.
+    fn narrow() -> Settings {
+        Settings {
             streams: 2,
             stripe_bytes: 64 * KIB,
             stream_window_bytes: 64 * KIB,
             connection_window_bytes: 256 * KIB,
             socket_buffer_bytes: 1024 * KIB,
             ..Settings::default()
-        };
+        }
+    }
+
+    type Control = (ControlSender, ControlReceiver);
+
+    /// Both ends of a connection, the server's first.
+    async fn ends(settings: &Settings) -> ((Connection, Control), (Connection, Control)) {
+        let folder = tempfile::tempdir().unwrap();
+        keys::init(folder.path()).unwrap();
         let identity = |role| Identity::load(folder.path(), role).unwrap();
         let address = "127.0.0.1:0".parse().unwrap();
-        let listener = Listener::bind(address, &identity(Role::Server), &settings).unwrap();
-        let connector = Connector::new(&identity(Role::Worker), &settings).unwrap();
+        let listener = Listener::bind(address, &identity(Role::Server), settings).unwrap();
+        let connector = Connector::new(&identity(Role::Worker), settings).unwrap();
         let address = listener.local_address().to_string();
         let serve = async {
             let connection = listener.accept().await.unwrap().complete().await.unwrap();
-            let control = connection.open_control().await.unwrap();
-            (connection, control)
+            let (mut sender, receiver) = connection.open_control().await.unwrap();
+            // The stream is there for the other side with the first message.
+            sender.send(&slackline_core::wire::ToPeer::Renewed).await.unwrap();
+            (connection, (sender, receiver))
         };
         let dial = async {
             let connection = connector.connect(&address, Duration::from_secs(10)).await.unwrap();
             let control = connection.accept_control().await.unwrap();
             (connection, control)
         };
-        // The stream is there for the other side with the first message.
-        let (served, dialled) = tokio::join!(
-            async {
-                let (connection, (mut sender, receiver)) = serve.await;
-                sender.send(&slackline_core::wire::ToPeer::Renewed).await.unwrap();
-                (connection, sender, receiver)
-            },
-            dial
-        );
-        let (_server, _sender, mut heard) = served;
-        let (connection, (sender, _receiver)) = dialled;
+        let (served, dialled) = tokio::join!(serve, dial);
+        // They outlive the test: what ends with them would end the connection.
+        std::mem::forget((listener, connector));
+        (served, dialled)
+    }
 
+    async fn give(outgoing: &mpsc::Sender<Outgoing<ToServer>>, shard: u32, len: u64) {
+        let values = SharedValues::from(vec![0.5; len as usize]);
+        let transfer = Outgoing::Transfer(Box::new(push(shard, len)), vec![values]);
+        outgoing.send(transfer).await.unwrap();
+    }
+
+    /// A server that reads no transfer, and a worker that sends more of them than the connection's window has room for.
+    #[tokio::test]
+    async fn a_server_that_takes_no_values_still_hears_that_the_worker_lives() {
+        let settings = narrow();
+        let ((_server, (_sender, mut heard)), (connection, (sender, _receiver))) = ends(&settings).await;
         let (outgoing, waiting) = mpsc::channel(64);
         let backlog = Backlog::default();
-        let len = 64 * KIB;
         for shard in 0..8 {
-            let values = SharedValues::from(vec![0.5; len as usize]);
-            let transfer = Outgoing::Transfer(Box::new(push(shard, len)), vec![values]);
-            outgoing.send(transfer).await.unwrap();
+            give(&outgoing, shard, 64 * KIB).await;
         }
         for _ in 0..40 {
             outgoing.send(Outgoing::Message(Box::new(ToServer::Renew))).await.unwrap();
@@ -222,5 +249,42 @@ mod tests {
             heard = tokio::time::timeout(Duration::from_secs(10), hear) => heard.unwrap(),
         }
         assert_eq!(backlog.look().map(|(count, _)| count), Some(8), "none of them is taken");
+    }
+
+    /// Gives pushes of these shards at once, the last layer's first as backward makes them, and says in which order a server has them whole.
+    async fn arrivals(order: Priority) -> Vec<u32> {
+        let settings = Settings { order, credit_bytes: 16 * KIB, ..narrow() };
+        let ((server, _control), (connection, (sender, _receiver))) = ends(&settings).await;
+        let (outgoing, waiting) = mpsc::channel(64);
+        for shard in [5, 4, 3, 2, 1, 0] {
+            give(&outgoing, shard, 64 * KIB).await;
+        }
+        let read = async {
+            let (mut gathers, mut whole) = (BTreeMap::new(), Vec::new());
+            while whole.len() < 6 {
+                let arriving = transfer::accept(&server).await.unwrap().header().await.unwrap();
+                let header = *arriving.header();
+                let place = || Gather::new(&header, vec![0.0; header.words as usize].into()).unwrap();
+                let gather: &Gather = gathers.entry(header.shard).or_insert_with(place);
+                if gather.receive(arriving).await.unwrap() {
+                    whole.push(header.shard.0);
+                }
+            }
+            whole
+        };
+        let backlog = Backlog::default();
+        tokio::select! {
+            error = write(&connection, sender, waiting, settings, &backlog) => panic!("{error:?}"),
+            whole = tokio::time::timeout(Duration::from_secs(10), read) => whole.unwrap(),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_first_layers_overtake_what_is_not_under_way_yet() {
+        assert_eq!(arrivals(Priority::Arrival).await, [5, 4, 3, 2, 1, 0]);
+        // What came first may be under way before the others are there.
+        let whole = arrivals(Priority::FrontFirst).await;
+        let overtaken: Vec<u32> = whole.iter().copied().filter(|shard| *shard != 5).collect();
+        assert_eq!(overtaken, [0, 1, 2, 3, 4], "{whole:?}");
     }
 }

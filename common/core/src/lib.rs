@@ -20,6 +20,7 @@ pub mod limits;
 pub mod local;
 pub mod model;
 pub mod optimizer;
+pub mod order;
 pub mod partition;
 pub mod role;
 pub mod schedule;

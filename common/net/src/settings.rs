@@ -12,7 +12,9 @@ use std::time::Duration;
 use quinn::{IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 use slackline_core::config::timers::KEEP_ALIVES;
 use slackline_core::config::{Congestion, Transport};
+use slackline_core::order::Priority;
 use slackline_core::role::Role;
+use slackline_core::wire::{TransferHeader, TransferKind};
 
 use crate::congestion;
 
@@ -75,6 +77,12 @@ pub struct Settings {
     pub session_bytes: u64,
     /// Buffers asked for a UDP socket, each way.
     pub socket_buffer_bytes: u64,
+    /// Which transfers go first.
+    pub order: Priority,
+    /// Bytes of a worker's transfers that are under way on one connection at once.
+    pub credit_bytes: u64,
+    /// Bytes a second that a worker pushes to one server at most; 0 for no bound.
+    pub push_bytes_per_s: u64,
     /// A connection that hears nothing for this long is lost.
     pub idle_timeout: Duration,
     /// A quiet connection says something this often.
@@ -107,6 +115,9 @@ impl Default for Settings {
             send_window_bytes: 64 * MIB,
             session_bytes: 64 * MIB,
             socket_buffer_bytes: 4 * MIB,
+            order: Priority::Arrival,
+            credit_bytes: 32 * MIB,
+            push_bytes_per_s: 0,
             idle_timeout: Duration::from_secs(10),
             keep_alive: Duration::from_millis(2500),
         }
@@ -128,8 +139,22 @@ impl Settings {
             send_window_bytes: transport.send_window_bytes,
             session_bytes: transport.session_bytes,
             socket_buffer_bytes: transport.socket_buffer_bytes,
+            order: transport.order,
+            credit_bytes: transport.credit_bytes,
+            push_bytes_per_s: transport.push_bytes_per_s,
             idle_timeout: lease,
             keep_alive: lease / KEEP_ALIVES,
+        }
+    }
+
+    /// The rank of a transfer: the lowest goes first. Those between the workers of an allreduce have an order of their own.
+    #[must_use]
+    pub const fn rank(&self, header: &TransferHeader) -> u32 {
+        match header.kind {
+            TransferKind::Push | TransferKind::Initial | TransferKind::Values => {
+                self.order.rank(header.shard)
+            }
+            _ => 0,
         }
     }
 

@@ -142,18 +142,51 @@ pub async fn send_pieces(
     pieces: &[SharedValues],
     settings: &Settings,
 ) -> Result<(), TransferError> {
+    send_until(connection, header, pieces, settings, Until::Taken).await
+}
+
+/// As [`send_pieces`], but returns only when the peer has acknowledged all or has said that it does not want it: until then it is under way.
+///
+/// # Errors
+/// As for [`send`].
+pub async fn carry_pieces(
+    connection: &Connection,
+    header: TransferHeader,
+    pieces: &[SharedValues],
+    settings: &Settings,
+) -> Result<(), TransferError> {
+    send_until(connection, header, pieces, settings, Until::Acknowledged).await
+}
+
+/// When a transfer counts as sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Until {
+    /// QUIC has all of it.
+    Taken,
+    /// The peer has.
+    Acknowledged,
+}
+
+async fn send_until(
+    connection: &Connection,
+    header: TransferHeader,
+    pieces: &[SharedValues],
+    settings: &Settings,
+    until: Until,
+) -> Result<(), TransferError> {
     let count: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
     if count != header.words {
         return Err(TransferError::OtherLength { words: header.words, values: count });
     }
+    let rank = settings.rank(&header);
     let cuts = stripes(header.words, settings.stripe_bytes / 4, settings.streams);
     let header = TransferHeader { stripe_count: cuts.len() as u32, ..header };
     if let [stripe] = cuts[..] {
         let chunks = chunks(header.with_stripe(stripe), pieces);
         let turn = connection.turn().await;
-        let stream = open(connection).await?;
+        let stream = open(connection, rank).await?;
         drop(turn);
-        return send_stripe(stream, chunks).await;
+        return send_stripe(stream, chunks, until).await;
     }
     let mut sending = JoinSet::new();
     {
@@ -162,8 +195,8 @@ pub async fn send_pieces(
         let _turn = connection.turn().await;
         for stripe in cuts {
             let cut = cut(pieces, stripe.start as usize..stripe.end() as usize);
-            let stream = open(connection).await?;
-            sending.spawn(send_stripe(stream, chunks(header.with_stripe(stripe), &cut)));
+            let stream = open(connection, rank).await?;
+            sending.spawn(send_stripe(stream, chunks(header.with_stripe(stripe), &cut), until));
         }
     }
     while let Some(ended) = sending.join_next().await {
@@ -192,16 +225,26 @@ fn chunks(header: TransferHeader, pieces: &[SharedValues]) -> Vec<Bytes> {
 }
 
 /// Waits while the peer lets no more streams be open.
-async fn open(connection: &Connection) -> Result<Sending, TransferError> {
+async fn open(connection: &Connection, rank: u32) -> Result<Sending, TransferError> {
     let stream = connection.quic().open_uni().await.map_err(ConnectionError::from)?;
+    // It fails only on a stream that has ended. QUIC's highest goes first, and that is for messages.
+    let _ = stream.set_priority(-i32::try_from(rank).unwrap_or(i32::MAX));
     Ok(Sending { stream, complete: false })
 }
 
-async fn send_stripe(mut sending: Sending, mut chunks: Vec<Bytes>) -> Result<(), TransferError> {
+async fn send_stripe(
+    mut sending: Sending,
+    mut chunks: Vec<Bytes>,
+    until: Until,
+) -> Result<(), TransferError> {
     sending.stream.write_all_chunks(&mut chunks).await.map_err(ConnectionError::from)?;
     sending.complete = true;
     // An error would mean that the stream has ended before, which `write_all_chunks` has just disproved.
     let _ = sending.stream.finish();
+    if until == Until::Acknowledged {
+        // What ends the connection is told by those who read from it.
+        let _ = sending.stream.stopped().await;
+    }
     Ok(())
 }
 

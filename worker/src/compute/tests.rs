@@ -212,7 +212,6 @@ fn parts_are_handed_over_before_the_gradient_and_are_parts_of_it() {
     }
 }
 
-// The part of the first layer is not finite, those of the later ones are.
 #[test]
 fn a_part_that_is_not_finite_does_not_leave() {
     let more = [

@@ -41,6 +41,7 @@ use crate::limits::SHARDS_PER_SERVER_MAX;
 use crate::local::LocalSpec;
 use crate::model::{DatasetSpec, ModelSpec};
 use crate::optimizer::OptimizerSpec;
+use crate::order::Priority;
 use crate::partition::Partition;
 use crate::schedule::Cut;
 use crate::stragglers::Stragglers;
@@ -343,6 +344,12 @@ pub struct Transport {
     pub session_bytes: u64,
     /// Buffers asked for a UDP socket.
     pub socket_buffer_bytes: u64,
+    /// Which transfers go first.
+    pub order: Priority,
+    /// Bytes of a worker's transfers that are under way on one connection at once.
+    pub credit_bytes: u64,
+    /// Bytes a second that a worker pushes to one server at most; 0 for no bound.
+    pub push_bytes_per_s: u64,
 }
 
 impl Config {

@@ -3,6 +3,7 @@
 use super::problem::Fault;
 use super::resolve::Entries;
 use super::{Congestion, Transport};
+use crate::order::Priority;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -45,6 +46,7 @@ fn product(entries: &Entries) -> Option<u64> {
 pub(super) fn of(entries: &Entries) -> Transport {
     let sizes = Sizes::of(product(entries));
     let size = |key: &str, auto: u64| entries.number(key).unwrap_or(auto);
+    let connection_window_bytes = size("transport.connection_window_bytes", sizes.connection_window);
     Transport {
         congestion: match entries.text("transport.congestion") {
             "steady" => Congestion::Steady,
@@ -58,10 +60,16 @@ pub(super) fn of(entries: &Entries) -> Transport {
         stripe_bytes: entries.int("transport.stripe_bytes"),
         streams: entries.int("transport.streams"),
         stream_window_bytes: entries.int("transport.stream_window_bytes"),
-        connection_window_bytes: size("transport.connection_window_bytes", sizes.connection_window),
+        connection_window_bytes,
         send_window_bytes: size("transport.send_window_bytes", sizes.send_window),
         session_bytes: size("transport.session_bytes", sizes.session),
         socket_buffer_bytes: entries.int("transport.socket_buffer_bytes"),
+        order: match entries.text("transport.order") {
+            "front-first" => Priority::FrontFirst,
+            _ => Priority::Arrival,
+        },
+        credit_bytes: size("transport.credit_bytes", connection_window_bytes / 2),
+        push_bytes_per_s: (entries.float("transport.push_mbit") * 125_000.0).ceil() as u64,
     }
 }
 

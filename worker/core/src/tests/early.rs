@@ -146,3 +146,21 @@ fn with_whole_steps_no_part_leaves() {
     assert_eq!(rig.part(1), []);
     assert_eq!(rig.gradient(1, None).len(), 2);
 }
+
+// Its other parts are finite, and gone.
+#[test]
+fn a_gradient_that_turns_out_bad_after_a_part_of_it_has_left_is_nothing_to_the_other_shards() {
+    let mut rig = Rig::second(settings(2));
+    rig.part(2);
+    let effects = rig.gradient(2, Some(3));
+    let nothing = |effect: &Effect| match effect {
+        Effect::Send { message: ToServer::PushNothing { shard, .. }, .. } => Some(*shard),
+        _ => None,
+    };
+    assert_eq!(effects.iter().filter_map(nothing).collect::<Vec<_>>(), [ShardId(0)]);
+    assert!(effects.contains(&release_unused(2, &[0])));
+    rig.pushed(0, 2, 2, PushOutcome::Nothing);
+    rig.pushed(1, 2, 2, applied(2));
+    let counts = rig.worker.record.counts();
+    assert_eq!((counts.pushes_applied, counts.dropped_not_finite), (3, 1));
+}

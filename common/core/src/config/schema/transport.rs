@@ -132,4 +132,33 @@ pub(super) const TRANSPORT: &[Key] = &[
          the command that allows them.",
     )
     .beside_the_result(),
+    Key::new(
+        "transport.order",
+        Kind::Choice(&["arrival", "front-first"]),
+        Absent::Default("\"arrival\""),
+        "",
+        "Which transfers of one connection go first. arrival: in the order in which they came, side by side as far as \
+         transport.credit_bytes allows. front-first: those of the first layers, which the next forward pass needs first; their bytes go \
+         before those of others that are under way. Messages always go before transfers.",
+    )
+    .beside_the_result(),
+    Key::new(
+        "transport.credit_bytes",
+        Kind::IntOr { word: "auto", min: 4 * KIB, max: 16 * GIB },
+        Absent::Default("\"auto\""),
+        "bytes",
+        "Bytes of a worker's transfers that are under way on one connection at once, or a single transfer. Less lets what comes later \
+         and is wanted earlier overtake more; below bandwidth x round trip the link stays partly empty. auto: half of \
+         connection_window_bytes.",
+    )
+    .beside_the_result(),
+    Key::new(
+        "transport.push_mbit",
+        Kind::Float { min: 0.0, max: MBIT_MAX },
+        Absent::Default("0.0"),
+        "Mbit/s",
+        "How fast a worker pushes to one server at most, headers left out, for links that others use as well. 0 sets no bound. Values \
+         come as fast as they can.",
+    )
+    .beside_the_result(),
 ];

@@ -5,6 +5,7 @@ use crate::codec::{CodecKind, CodecSpec};
 use crate::consistency::Treatment;
 use crate::local::Outer;
 use crate::optimizer::{Per, RateSchedule, Rule, Shape};
+use crate::order::Priority;
 use crate::stragglers::Slowness;
 
 /// Every key at a value that no other key of its type has, so that two fields read from one key would show.
@@ -140,6 +141,9 @@ fn unlike_any_default() -> Layer {
             ("transport.send_window_bytes", "100005"),
             ("transport.session_bytes", "8388609"),
             ("transport.socket_buffer_bytes", "100006"),
+            ("transport.order", "\"front-first\""),
+            ("transport.credit_bytes", "100007"),
+            ("transport.push_mbit", "8.0"),
         ],
     )
 }
@@ -253,6 +257,9 @@ fn every_key_reaches_its_field() {
             send_window_bytes: 100_005,
             session_bytes: 8_388_609,
             socket_buffer_bytes: 100_006,
+            order: Priority::FrontFirst,
+            credit_bytes: 100_007,
+            push_bytes_per_s: 1_000_000,
         },
     };
     let resolved = Config::resolve(&[layer]).unwrap();
