@@ -61,6 +61,7 @@ fn parts_that_must_wait_for_the_whole_go_as_they_were_written() {
         ("model.kind", "\"mlp\""),
         ("model.widths", "[32, 64]"),
     ];
-    let summary = run_as(&stage, "run", "waiting", &over, &["--set", "codec.push=int8"]);
-    assert!(number(&summary, "/final/test_accuracy") > 0.9, "{summary}");
+    let more = ["--set", "codec.push=int8", "--set", "train.overlap=true"];
+    let summary = run_as(&stage, "run", "waiting", &over, &more);
+    assert_eq!(number(&summary, "/pushes/applied"), 8.0 * number(&summary, "/iterations"), "{summary}");
 }

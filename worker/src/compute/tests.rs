@@ -219,6 +219,7 @@ fn a_part_that_is_not_finite_does_not_leave() {
         ("model.widths", "[16, 64]"),
         ("cluster.shards_per_server", "4"),
         ("servers", "1"),
+        ("train.overlap", "true"),
     ];
     let keys = config(&more).layout().len() as usize;
     let (compute, mut done) = start(&more);

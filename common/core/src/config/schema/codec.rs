@@ -28,7 +28,7 @@ pub(super) const CODEC: &[Key] = &[
         "How gradients are written. f32 as they are. f16, bf16: two bytes a value. int8: one, with a scale a block. one-bit: the sign, \
          with two magnitudes a block. top-k, random-k: a share of the values. qsgd: few levels, rounded at random. power-sgd: matrices \
          as sums of few outer products. sufficient-factor: gradients of fully-connected layers as the vectors that they are made of, \
-         where those are fewer (exact but for rounding; a batch that is computed in one piece by one thread, and not in virtual time). significance: values that move their parameter by a share of itself. rows: \
+         where those are fewer (exact but for rounding; a batch that is computed in one piece by one thread). significance: values that move their parameter by a share of itself. rows: \
          rows of matrices that are not all zero (exact).",
     )
     .only_with(SERVERS.0, SERVERS.1),

@@ -295,7 +295,7 @@ pub(super) const RUN: &[Key] = &[
     Key::new(
         "train.overlap",
         Kind::Bool,
-        Absent::Default("true"),
+        Absent::Default("false"),
         "",
         "Sends each shard's part of a gradient as soon as the layers in it are through backward, while the layers before them are \
          still computed. Nothing of what is computed changes. More shards (cluster.shard_bytes) leave earlier. Not with whole \

@@ -47,7 +47,7 @@ fn unlike_any_default() -> Layer {
             ("train.batch", "22"),
             ("train.microbatch", "11"),
             ("train.threads", "23"),
-            ("train.overlap", "false"),
+            ("train.overlap", "true"),
             ("train.proportional", "true"),
             ("optimizer.kind", "\"momentum\""),
             ("optimizer.rate", "0.25"),
@@ -186,7 +186,7 @@ fn every_key_reaches_its_field() {
             batch: 22,
             microbatch: 11,
             threads: 23,
-            overlap: false,
+            overlap: true,
             proportional: true,
         },
         optimizer: OptimizerSpec {
