@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use slackline_core::codec::{Encoding, Patch, Payload};
+use slackline_core::config::Config;
 use slackline_core::ids::{BatchIndex, Moment, Sequence, ServerId, ShardId, WorkerId};
-use slackline_core::wire::{Pull, Served, ToPeer, ToServer, TransferHeader, Work};
+use slackline_core::wire::{Served, ToPeer, ToServer, TransferHeader, Work};
 use slackline_server_core::shard::Snapshot;
 use slackline_worker::packing::{self, Packer};
 use slackline_worker_core::{Buffer, Effect, Event, Worker, WorkerError};
@@ -277,7 +278,7 @@ impl World {
             }
             Effect::Send { server, message } => {
                 let what = match message {
-                    ToServer::Pull(pull) => Inward::Pull(Pull { have: self.names(pull.have), ..pull }),
+                    ToServer::Pull(pull) => Inward::Pull(pull),
                     message => Inward::Message(Box::new(message)),
                 };
                 self.send(process, server, what);
@@ -338,11 +339,6 @@ impl World {
         }
     }
 
-    /// What a pull may say of the values that its process has: where none are simulated, none of them can be as they were.
-    const fn names(&self, have: u64) -> u64 {
-        if self.plan.sizes.is_some() { 0 } else { have }
-    }
-
     fn send(&mut self, process: usize, server: ServerId, what: Inward) {
         if let Some(connection) = self.processes[process].links[server.0 as usize] {
             self.send_inward(connection, what);
@@ -367,16 +363,15 @@ impl World {
             None => {
                 let values = Arc::clone(&computed.values);
                 let mut part = self.buffer(At::new(server.0 as usize, header.shard));
-                // Without gradients there is nothing to send, and what the buffer holds is as good.
-                if let Some(values) = values.get(header.keys.as_indices()) {
-                    part.copy_from_slice(values);
+                match values.get(header.keys.as_indices()) {
+                    Some(values) => part.copy_from_slice(values),
+                    None => part.fill(stand_in(self.plan.config(), header.sequence)),
                 }
                 part.into()
             }
         };
         self.processes[process].wire.0 += bytes;
         self.counts.bytes_pushed += bytes;
-        let header = TransferHeader { have: self.names(header.have), ..header };
         self.send_cargo(process, server, Cargo::Push { header, gradient });
     }
 
@@ -421,6 +416,17 @@ impl World {
         }
         self.look_for_life();
     }
+}
+
+/// What is pushed where there are no gradients. A step with it changes the values, as one with a gradient does: whether a pull brings any is
+/// told by that. No two in a row are the same, so no weight decay brings the values to rest. A worker of elastic averaging begins where the
+/// servers are: its first exchange moves neither.
+fn stand_in(config: &Config, sequence: Sequence) -> f32 {
+    let is_elastic = config.local.is_some_and(|local| local.elastic.is_some());
+    if is_elastic && sequence == Sequence(1) {
+        return 0.0;
+    }
+    1.0 + (sequence.0 % 16) as f32 / 16.0
 }
 
 /// The values of a snapshot, however it is written; a patch is one of those that were there before.

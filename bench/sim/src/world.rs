@@ -142,9 +142,13 @@ impl Plan {
         self.sizes.as_ref().map_or(header.payload_bytes(), |sizes| sizes.pushed[header.shard.0 as usize])
     }
 
-    /// Bytes of values over the wire.
+    /// Bytes of values over the wire. Without gradients it is known that nothing has changed, but not which of the blocks have.
     pub(crate) fn pulled_bytes(&self, shard: ShardId, values: &Snapshot) -> u64 {
-        self.sizes.as_ref().map_or(4 * values.words.len() as u64, |sizes| sizes.pulled[shard.0 as usize])
+        match &self.sizes {
+            Some(_) if values.words.is_empty() => 0,
+            Some(sizes) => sizes.pulled[shard.0 as usize],
+            None => 4 * values.words.len() as u64,
+        }
     }
 }
 
