@@ -5,7 +5,7 @@
 //! data, the same gradients. Only time is made: a gradient takes what `[stragglers]` draws, a transfer what `[simulation]` says of the
 //! links, and everything else none. The same seed gives the same bytes on any number of threads.
 //!
-//! Read in this order: `world` (what can happen), `agenda` (when), `links` (what a transfer costs), `network` (connections), `servers`,
+//! Read in this order: `world` (what can happen), `agenda` (when), `links` (what a transfer costs), `uplinks` (which goes first), `network` (connections), `servers`,
 //! `hosts` (shards), `workers`, `computing` (the shells of the cores), `coordinator` and `feeds` (what servers say to each other), `disks`
 //! and `store` (what a crash leaves), `allreduce` (workers that exchange gradients with each other), `engine` (gradients), `sizes`, `mishaps`
 //! (crashes and pauses), `timeline`, `results`.
@@ -30,6 +30,7 @@ mod servers;
 mod sizes;
 mod store;
 mod timeline;
+mod uplinks;
 mod workers;
 mod world;
 

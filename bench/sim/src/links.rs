@@ -1,7 +1,7 @@
 //! What a transfer costs: each machine has one full-duplex link of its own into a network that is never the bottleneck.
 //!
 //! A transfer of n bytes occupies the sender's uplink for n / bandwidth, is on its way for the latency, and occupies the receiver's
-//! downlink for n / bandwidth. Both are queues, first come, first served. The receiver takes the bytes as they come (cut-through), so
+//! downlink for n / bandwidth. Both are queues, first come, first served, unless `transport.order` says otherwise of the first. The receiver takes the bytes as they come (cut-through), so
 //! on an idle path the bandwidth is paid once:
 //!
 //! ```text
@@ -95,6 +95,11 @@ impl Links {
         let begins = now.max(*up_free);
         *up_free = begins.after(lasts);
         Passage { reaches: begins.after(latency), lasts, late }
+    }
+
+    /// From when on a machine's uplink carries nothing, as things are.
+    pub(crate) fn free_from(&self, machine: usize) -> Moment {
+        self.machines[machine].up_free
     }
 
     fn loses_one(&mut self, bytes: u64, loss: f64) -> bool {

@@ -53,6 +53,13 @@ impl Cargo {
         matches!(self, Self::Push { .. } | Self::Initial { .. })
     }
 
+    pub(crate) const fn shard(&self) -> ShardId {
+        match self {
+            Self::Push { header, .. } => header.shard,
+            Self::Initial { shard } | Self::Values { shard, .. } => *shard,
+        }
+    }
+
     /// Bytes of its values, by the true size of the shard.
     fn bytes(&self, plan: &Plan) -> u64 {
         match self {
@@ -210,14 +217,24 @@ impl World {
         let link = &self.connections[connection];
         let worker = self.processes[link.process].slot;
         let from = if cargo.is_inward() { worker } else { self.machine_of_server(link.server) };
+        if self.uplinks.have_ranks() && self.links.have_queues() {
+            self.queue_up(from, cargo.shard(), connection, cargo);
+        } else {
+            self.set_off(from, connection, cargo);
+        }
+    }
+
+    /// A transfer takes its time on a machine's uplink; returns when that is over.
+    pub(crate) fn set_off(&mut self, machine: usize, connection: usize, cargo: Cargo) -> Moment {
         let bytes = cargo.bytes(&self.plan);
-        let passage = self.links.leave(self.now(), from, bytes);
+        let passage = self.links.leave(self.now(), machine, bytes);
         let transfer = self.transfers.insert(Transfer { connection, passage, cargo });
         if self.links.have_queues() {
             self.agenda.at(passage.reaches, Happening::Reaches { transfer });
         } else {
             self.agenda.at(passage.ends(), Happening::Complete { transfer });
         }
+        self.links.free_from(machine)
     }
 
     /// The first byte of a transfer is there.

@@ -317,7 +317,7 @@ impl World {
     }
 
     fn start_anew(&mut self, server: usize, former: Former) {
-        self.links.reset(self.machine_of_server(server));
+        self.reset_links(self.machine_of_server(server));
         let boot = self.servers[server].boot + self.servers.len() as u64;
         self.boot(server, boot, former);
     }
@@ -357,7 +357,7 @@ impl World {
             self.start_anew(server, former);
         }
         for slot in 0..self.slots.len() {
-            self.links.reset(slot);
+            self.reset_links(slot);
             let now = self.now();
             self.agenda.at(now, Happening::Start { slot });
         }

@@ -183,7 +183,8 @@ impl World {
         let state = &mut self.processes[process];
         let links = state.end();
         self.counts.computing -= u64::from(state.computing.take().is_some());
-        self.links.reset(state.slot);
+        let slot = state.slot;
+        self.reset_links(slot);
         for connection in links {
             self.fall_silent(connection);
         }

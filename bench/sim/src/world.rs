@@ -31,6 +31,7 @@ use crate::servers::{Former, Server};
 use crate::sizes::Sizes;
 use crate::store::Store;
 use crate::timeline::Timeline;
+use crate::uplinks::Uplinks;
 use crate::workers::Process;
 
 /// Happenings between two looks at the real time.
@@ -50,6 +51,8 @@ pub(crate) enum Happening {
     AtWorker { connection: usize, what: Outward },
     /// The first byte of a transfer reaches the receiver's link.
     Reaches { transfer: u32 },
+    /// A machine's uplink has sent a transfer.
+    Left { machine: usize, life: u64 },
     /// A transfer is complete.
     Complete { transfer: u32 },
     /// The owner of a shard is done with what came before an event.
@@ -180,6 +183,7 @@ pub(crate) struct World {
     pub(crate) plan: Plan,
     pub(crate) agenda: Agenda<Happening>,
     pub(crate) links: Links,
+    pub(crate) uplinks: Uplinks,
     pub(crate) servers: Vec<Server>,
     pub(crate) disks: Vec<Disk>,
     pub(crate) feeds: Vec<Feed>,
@@ -240,11 +244,13 @@ impl World {
             loss: config.simulation.loss,
         };
         let links = Links::new(costs, workers + servers, config.seed);
+        let uplinks = Uplinks::new(config.transport.order, workers + servers);
         let fates = Fates::new(config);
         let tally = Tally::new(config);
         Self {
             agenda: Agenda::new(),
             links,
+            uplinks,
             servers: Vec::new(),
             disks: (0..servers).map(|_| Disk::default()).collect(),
             feeds: Vec::new(),
@@ -339,6 +345,7 @@ impl World {
             Happening::AtServer { connection, what } => self.at_server(connection, what),
             Happening::AtWorker { connection, what } => self.at_worker(connection, what),
             Happening::Reaches { transfer } => self.reaches(transfer),
+            Happening::Left { machine, life } => self.has_left(machine, life),
             Happening::Complete { transfer } => self.complete(transfer),
             Happening::AtShard { at, boot, event } if self.is_process(at.server(), boot) => {
                 self.at_shard(at, *event)
@@ -426,6 +433,7 @@ impl World {
             | Happening::Proceeds { .. }
             | Happening::ParcelReaches { .. }
             | Happening::Start { .. }
+            | Happening::Left { .. }
             | Happening::Reaches { .. }
             | Happening::Befalls { .. }
             | Happening::Wakes { .. }

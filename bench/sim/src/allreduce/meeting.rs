@@ -132,11 +132,13 @@ impl World {
         let state = &mut self.processes[process];
         let Some(peer) = &mut state.peer else { return };
         let was_computing = peer.computing().is_some();
-        if peer.member.take().is_some_and(|member| !member.rounds.is_empty()) {
-            self.links.reset(state.slot);
-        }
+        let is_reducing = peer.member.take().is_some_and(|member| !member.rounds.is_empty());
         // What is due for the gradient under way is void.
         state.number += 1;
+        let slot = state.slot;
+        if is_reducing {
+            self.reset_links(slot);
+        }
         self.counts.computing -= u64::from(was_computing);
     }
 
