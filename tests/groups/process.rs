@@ -58,6 +58,7 @@ fn settings(scenario: &Scenario) -> Settings {
         batch_count: scenario.unit_count(),
         units_max: 1,
         prefetch: 0,
+        begins_early: false,
         refreshes: false,
         fragments: 1,
         lease: scenario.lease,

@@ -1,19 +1,23 @@
 //! The computing threads: gradients on one, evaluations on another, so that neither holds up the network or the heartbeat.
 
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use slackline_core::aggregate::first_not_finite;
 use slackline_core::codec::{Factors, Payload};
 use slackline_core::config::Config;
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, Sequence, ShardId, WorkerId};
+use slackline_core::partition::Partition;
 use slackline_core::stragglers::ready_share;
 use slackline_worker_core::Buffer;
 use tokio::sync::mpsc::Sender;
 
+use crate::coming::{ByShard, Coming};
 use crate::dataset::Dataset;
 use crate::local::{LocalIteration, LocalSolver};
 use crate::model::parallel::ParallelGradient;
@@ -35,6 +39,11 @@ pub(crate) struct GradientJob {
     /// The buffer that the values are lent from.
     pub(crate) buffer: Buffer,
     pub(crate) values: Vec<f32>,
+    /// Values that lie apart from those, and the shards of which such are still to come.
+    pub(crate) here: ByShard,
+    pub(crate) missing: Vec<ShardId>,
+    /// For how long nothing was computed for want of them.
+    pub(crate) waited: Duration,
     pub(crate) gradient: Vec<f32>,
     /// Parts of earlier gradients that are in no values.
     pub(crate) unused: Vec<Unused>,
@@ -136,6 +145,7 @@ impl Compute {
                 life: None,
                 packer: Packer::of(config),
                 parts: config.has_early_parts().then(|| Parts::new(config.partition())),
+                partition: config.partition(),
                 done: done.clone(),
                 batch_count,
                 pace: Pace::of(config),
@@ -167,6 +177,16 @@ impl Compute {
     /// Nobody wants this gradient any more: if it is under way, it comes as soon as can be.
     pub(crate) fn abandon(&self, sequence: Sequence) {
         self.watch.abandon(sequence);
+    }
+
+    /// Values have come that the gradient under way is computed on.
+    pub(crate) fn deliver(&self, shard: ShardId, values: Vec<f32>) {
+        self.watch.deliver(shard, values);
+    }
+
+    /// Those that came for a gradient that is done and were not used.
+    pub(crate) fn leftover(&self) -> ByShard {
+        self.watch.leftover()
     }
 
     /// Hands an evaluation over; false when the thread is gone.
@@ -255,6 +275,7 @@ struct Solver {
     packer: Option<Packer>,
     /// None where no part leaves before the gradient is whole.
     parts: Option<Parts>,
+    partition: Partition,
     done: Sender<Done>,
     /// The life of the worker that the local values belong to.
     life: Option<Incarnation>,
@@ -304,22 +325,40 @@ impl Solver {
 }
 
 impl Solver {
-    /// The same, and tells of each part as soon as it is final.
+    /// The same, begun with what values there are, and tells of each part as soon as it is final.
     fn compute_in_parts(&mut self, job: &mut GradientJob, began: Instant) -> f64 {
-        let Self { gradients, packer, parts: Some(parts), done, pace, watch, .. } = self else { return 0.0 };
-        let GradientJob { sequence, place, batch, values, gradient, spare, told, .. } = job;
+        let Self { gradients, packer, parts: Some(parts), partition, done, pace, watch, .. } = self else {
+            return 0.0;
+        };
+        let GradientJob { sequence, place, batch, values, here, missing, gradient, spare, told, .. } = job;
         let (sequence, samples) = (*sequence, batch.samples());
         let time = pace.as_ref().map(|pace| pace.time(place.worker, place.clock, samples));
-        let values = values.as_slice();
+        let waited = Cell::new(Duration::ZERO);
+        let sit_out = |share| {
+            if let Some(time) = time {
+                watch.wait(sequence, began + waited.get(), share_of(time, share));
+            }
+        };
+        let absent = here.keys().chain(missing.iter()).copied().collect::<BTreeSet<_>>();
+        let apart = RefCell::new(std::mem::take(here));
+        let (mut all, mut coming);
+        let (incoming, all): (&mut dyn Incoming, Option<&[f32]>) = if absent.is_empty() {
+            all = values.as_slice();
+            (&mut all, Some(values))
+        } else {
+            let (here, pace, waited) = (&apart, &sit_out, &waited);
+            coming = Coming { sequence, values, partition, absent, here, watch, pace, waited };
+            (&mut coming, None)
+        };
         parts.begin(&place.pushed);
         let mut ready = |gradient: &mut [f32], keys: Range<usize>| {
             for shard in parts.complete(&keys) {
-                if let Some(time) = time {
-                    let (done, total) = parts.progress();
-                    watch.wait(sequence, began, share_of(time, ready_share(done, total)));
-                }
+                let (done_keys, total) = parts.progress();
+                sit_out(ready_share(done_keys, total));
                 let keys = parts.keys(shard);
-                let part = Part { gradient: &gradient[keys.clone()], values: values.get(keys), factors: &[] };
+                let apart = apart.borrow();
+                let own = apart.get(&shard).map(Vec::as_slice).or_else(|| all?.get(keys.clone()));
+                let part = Part { gradient: &gradient[keys], values: own, factors: &[] };
                 // What is not finite waits until the whole gradient says so.
                 if !watch.is_wanted(sequence) || first_not_finite(part.gradient).is_some() {
                     continue;
@@ -330,11 +369,9 @@ impl Solver {
                 let _ = done.blocking_send(Done::Part { sequence, shard, payload, samples: samples as u32 });
             }
         };
-        let mut incoming = values;
-        let loss = gradients.compute_of(&mut incoming, batch.examples(), gradient, &mut ready);
-        if let Some(time) = time {
-            watch.wait(sequence, began, time);
-        }
+        let loss = gradients.compute_of(incoming, batch.examples(), gradient, &mut ready);
+        sit_out(1.0);
+        (*here, job.waited) = (apart.into_inner(), waited.get());
         f64::from(loss)
     }
 }

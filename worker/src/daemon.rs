@@ -172,7 +172,7 @@ fn servers(config: &Config, dataset: &Dataset, log: Option<PushWriter>) -> Serve
     let mut initial = vec![0.0; KeyRange::new(0, partition.key_count()).len as usize];
     model::build(&config.model, dataset.input_count, dataset.class_count, 1)
         .initialize(config.seed, &mut initial);
-    Servers::new(partition, initial, log)
+    Servers::new(partition, initial, log, config.begins_early())
 }
 
 /// The worker's copy of the model and its way to the other workers; with what those are told to connect to.
@@ -261,6 +261,7 @@ fn worker_settings(
         batch_count: order.batch_count(),
         units_max: u32::try_from(config.cut().units_max()).unwrap_or(u32::MAX),
         prefetch: config.consistency.prefetch,
+        begins_early: config.begins_early(),
         refreshes: config.consistency.policy.refreshes(),
         fragments: config.local.map_or(1, |local| local.fragments),
         steps: config.cluster.steps,

@@ -11,6 +11,7 @@
 
 mod allreduce;
 mod buffers;
+mod coming;
 mod compute;
 mod daemon;
 pub mod dataset;

@@ -1,4 +1,4 @@
-//! The pace of the gradient thread: how long a gradient must take, and that nobody waits for it any more.
+//! The pace of the gradient thread: how long a gradient must take, what has come that it is computed on, and that nobody waits for it any more.
 //!
 //! Slowness on purpose ([`Stragglers`]) is a wait after the computing, which the driver can end at once: a gradient that is abandoned,
 //! or a process that ends, never sits out its delay.
@@ -7,8 +7,10 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use slackline_core::config::Config;
-use slackline_core::ids::{Clock, Sequence, WorkerId};
+use slackline_core::ids::{Clock, Sequence, ShardId, WorkerId};
 use slackline_core::stragglers::Stragglers;
+
+use crate::coming::ByShard;
 
 /// The longest that one wait for a signal lasts before the time is looked at again: the system's timeouts have bounds.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
@@ -53,6 +55,8 @@ struct State {
     current: Sequence,
     abandoned: bool,
     ended: bool,
+    /// Values that were not there when it was handed over.
+    arrived: ByShard,
 }
 
 impl State {
@@ -69,7 +73,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Nothing is left half-done in a state of three plain values, so a panic elsewhere spoils nothing.
+    /// Nothing is left half-done in a state of plain values, so a panic elsewhere spoils nothing.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -100,6 +104,26 @@ impl Watch {
     pub(crate) fn abandon_all(&self) {
         self.state().abandoned = true;
         self.changed.notify_all();
+    }
+
+    /// Values have come for the gradient that was handed over last.
+    pub(crate) fn deliver(&self, shard: ShardId, values: Vec<f32>) {
+        self.state().arrived.insert(shard, values);
+        self.changed.notify_all();
+    }
+
+    /// Takes the values of a shard, as soon as they have come; none when nobody wants the gradient any more.
+    pub(crate) fn arrival(&self, sequence: Sequence, shard: ShardId) -> Option<Vec<f32>> {
+        let mut state = self.state();
+        while state.wants(sequence) && !state.arrived.contains_key(&shard) {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.arrived.remove(&shard)
+    }
+
+    /// What came for a gradient that is done, and was not taken.
+    pub(crate) fn leftover(&self) -> ByShard {
+        std::mem::take(&mut self.state().arrived)
     }
 
     /// Whether somebody waits for a gradient. One after which another was handed over has long been forgotten.

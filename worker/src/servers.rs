@@ -1,12 +1,13 @@
 //! The road of gradients to parameter servers: pulled values in, pushes out.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use slackline_core::codec::{Encoding, Payload};
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, KeyRange, Sequence, ServerId, ShardId, WorkerId};
 use slackline_core::partition::Partition;
 use slackline_core::wire::{Pushed, TransferHeader};
-use slackline_net::SharedValues;
+use slackline_net::{Destination, SharedValues};
 use slackline_worker_core::{Buffer, Effect, Event, Packed};
 
 use crate::buffers::{Flat, Fresher};
@@ -76,6 +77,8 @@ pub(crate) struct Servers {
     partition: Partition,
     initial: SharedValues,
     buffers: BTreeMap<Buffer, Flat>,
+    /// For training, where computing begins before all values are there: each shard's part can be lent on its own.
+    by_shard: Option<BTreeMap<ShardId, Flat>>,
     fresher: Fresher,
     /// Gradients that servers have not answered yet, for sending again.
     gradients: BTreeMap<Sequence, Computed>,
@@ -93,11 +96,18 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    pub(crate) fn new(partition: Partition, initial: Vec<f32>, log: Option<PushWriter>) -> Self {
+    /// `begins_early` says whether gradients are begun with the values of some shards.
+    pub(crate) fn new(
+        partition: Partition,
+        initial: Vec<f32>,
+        log: Option<PushWriter>,
+        begins_early: bool,
+    ) -> Self {
         Self {
             flat: KeyRange::new(0, partition.key_count()),
             initial: SharedValues::from(initial),
             buffers: BTreeMap::new(),
+            by_shard: begins_early.then(BTreeMap::new),
             fresher: Fresher::new(partition.clone()),
             partition,
             gradients: BTreeMap::new(),
@@ -121,9 +131,7 @@ impl Servers {
                     self.fresher.forget(shard);
                     Purpose::Training
                 };
-                let place = self.partition.range(shard).as_indices();
-                let values = self.buffers.entry(buffer).or_default();
-                if let Some(destination) = values.destination(self.flat).part(place) {
+                if let Some(destination) = self.destination(buffer, shard) {
                     base.links.expect(server, shard, purpose, Expected { request, destination });
                 }
             }
@@ -144,9 +152,10 @@ impl Servers {
             Effect::SendInitial { server, header } => {
                 base.links.transfer(server, header, part(&self.initial, &header));
             }
-            Effect::Compute { sequence, batch, clock, buffer, adopted, pushed } => {
-                self.start_gradient(base, (sequence, batch, buffer), (clock, adopted, pushed));
+            Effect::Compute { sequence, batch, clock, buffer, adopted, pushed, missing } => {
+                self.start_gradient(base, (sequence, batch, buffer), (clock, adopted, pushed), missing);
             }
+            Effect::Deliver { shard } => base.compute.deliver(shard, self.lend_part(shard)),
             Effect::Abandon { sequence } => base.compute.abandon(sequence),
             Effect::ReleaseGradient { sequence, unused } => self.release(sequence, &unused),
             Effect::Evaluate { at_samples, .. } => base.evaluate(at_samples, self.lend(Buffer::Evaluation)),
@@ -179,10 +188,11 @@ impl Servers {
         loss: f64,
         bad_key: Option<u64>,
     ) {
-        let GradientJob { sequence, batch, buffer, values, gradient, packed, spare, .. } = job;
-        let samples = batch.samples() as u32;
+        let GradientJob { sequence, batch, buffer, values, here, waited, gradient, packed, spare, .. } = job;
+        let (samples, waited_us) = (batch.samples() as u32, waited.as_micros() as u64);
         base.give_back(batch);
         self.give_back(buffer, values);
+        self.give_back_parts(here.into_iter().chain(base.compute.leftover()));
         self.spare_words = spare;
         let told = packed.iter().map(|(shard, payload)| Packed {
             shard: *shard,
@@ -198,12 +208,34 @@ impl Servers {
             .chain(before.unwrap_or_default());
         let packed = packed.collect();
         self.gradients.insert(sequence, Computed { flat: gradient.into(), packed });
-        base.tell(Event::GradientReady { sequence, bad_key, loss, samples, packed: told });
+        base.tell(Event::GradientReady { sequence, bad_key, loss, samples, waited_us, packed: told });
     }
 
     /// Memory that was evaluated.
     pub(crate) fn keep_evaluated(&mut self, values: Vec<f32>) {
         self.give_back(Buffer::Evaluation, values);
+    }
+
+    /// Where the answer to a pull goes.
+    fn destination(&mut self, buffer: Buffer, shard: ShardId) -> Option<Destination> {
+        let keys = self.partition.range(shard);
+        match self.by_shard.as_mut().filter(|_| buffer != Buffer::Evaluation) {
+            Some(parts) => Some(parts.entry(shard).or_default().destination(keys).clone()),
+            None => self.buffers.entry(buffer).or_default().destination(self.flat).part(keys.as_indices()),
+        }
+    }
+
+    /// The values of a shard that is lent on its own.
+    fn lend_part(&mut self, shard: ShardId) -> Vec<f32> {
+        let keys = self.partition.range(shard);
+        let parts = self.by_shard.as_mut();
+        parts.map_or_else(Vec::new, |parts| parts.entry(shard).or_default().lend(keys))
+    }
+
+    fn give_back_parts(&mut self, lent: impl Iterator<Item = (ShardId, Vec<f32>)>) {
+        if let Some(parts) = &mut self.by_shard {
+            lent.for_each(|(shard, values)| parts.entry(shard).or_default().give_back(values));
+        }
     }
 
     fn lend(&mut self, buffer: Buffer) -> Vec<f32> {
@@ -219,6 +251,7 @@ impl Servers {
         base: &mut Base,
         (sequence, index, buffer): (Sequence, BatchIndex, Buffer),
         (clock, adopted, pushed): (Clock, Vec<ShardId>, Vec<ShardId>),
+        missing: Vec<ShardId>,
     ) {
         let Some(batch) = base.take_batch(index) else { return };
         self.reclaim();
@@ -231,8 +264,24 @@ impl Servers {
         let place = Place { worker, incarnation, clock, batch: index, adopted, pushed, is_after_unsent };
         let (spare, packed, told) = (std::mem::take(&mut self.spare_words), Vec::new(), Vec::new());
         let unused = std::mem::take(&mut self.unused);
-        let job =
-            GradientJob { sequence, place, batch, buffer, values, gradient, unused, spare, packed, told };
+        let known: Vec<ShardId> = self.by_shard.iter().flatten().map(|(shard, _)| *shard).collect();
+        let here = known.into_iter().filter(|shard| !missing.contains(shard));
+        let here = here.map(|shard| (shard, self.lend_part(shard))).collect();
+        let job = GradientJob {
+            sequence,
+            place,
+            batch,
+            buffer,
+            values,
+            here,
+            missing,
+            waited: Duration::ZERO,
+            gradient,
+            unused,
+            spare,
+            packed,
+            told,
+        };
         if !base.compute.gradient(job) {
             base.fail(WorkerFailure::ComputeEnded);
         }

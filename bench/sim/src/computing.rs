@@ -1,12 +1,12 @@
 //! What a worker's shell computes: batches, gradients, evaluations, each with its virtual time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use slackline_core::codec::Encoding;
 use slackline_core::ids::{BatchIndex, Clock, Moment, Sequence, ShardId};
-use slackline_core::stragglers::ready_share;
+use slackline_core::stragglers::{forward_share, ready_share};
 use slackline_worker_core::{Buffer, Event, Packed};
 
 use crate::engine::{Assignment, Gradient, Job, Snapshot};
@@ -36,6 +36,34 @@ pub(crate) struct Computing {
     job: Job,
     /// The shards whose parts were handed over before the rest.
     told: Vec<ShardId>,
+    /// For how long it waited for values.
+    waited: Duration,
+    /// What it waits for, where it was begun with the values of some shards.
+    late: Option<Late>,
+}
+
+impl Computing {
+    /// Whether it waits for nothing but time.
+    pub(crate) const fn has_begun(&self) -> bool {
+        self.late.is_none()
+    }
+}
+
+/// What a gradient is computed from, and how long that takes.
+struct Start {
+    batch: BatchIndex,
+    units: u32,
+    buffer: Buffer,
+    adopted: Vec<ShardId>,
+    seconds: f64,
+}
+
+/// Values that a gradient was begun without.
+struct Late {
+    start: Start,
+    missing: BTreeSet<ShardId>,
+    /// When those came that were missing.
+    arrivals: BTreeMap<ShardId, Moment>,
 }
 
 impl World {
@@ -54,54 +82,108 @@ impl World {
         process: usize,
         (sequence, batch, buffer): (Sequence, BatchIndex, Buffer),
         (clock, adopted, pushed): (Clock, Vec<ShardId>, Vec<ShardId>),
+        missing: Vec<ShardId>,
     ) {
         let now = self.now();
         let config = self.plan.config();
-        let keeps = self.keeps_values();
         let state = &mut self.processes[process];
         let place = state.batches.iter().position(|(loaded, _)| *loaded == batch);
         let units = place.and_then(|place| state.batches.remove(place)).map_or(1, |(_, units)| units);
         let samples = self.plan.order.batch_len(batch, u64::from(units));
         let share = samples as f64 / config.train.batch as f64;
         let seconds = config.stragglers.seconds(config.seed, state.id(), clock.0, config.workers, share);
+        if self.timeline.is_open() {
+            self.timeline.between(state.id(), &state.track, now);
+        }
+        state.number += 1;
+        state.computing = Some(Computing {
+            sequence,
+            clock,
+            samples: samples as u32,
+            pushed,
+            computed_on: Snapshot::new(),
+            since: now,
+            stood_still: Duration::ZERO,
+            is_abandoned: false,
+            job: Job::Nothing,
+            told: Vec::new(),
+            waited: Duration::ZERO,
+            late: None,
+        });
+        let start = Start { batch, units, buffer, adopted, seconds };
+        if missing.is_empty() {
+            self.start(process, start, Duration::ZERO);
+        } else if let Some(computing) = &mut self.processes[process].computing {
+            let (missing, arrivals) = (missing.into_iter().collect(), BTreeMap::new());
+            computing.late = Some(Late { start, missing, arrivals });
+        }
+    }
+
+    /// Values have come that a gradient was begun without. With the last of them it is known how long it takes: each layer has gone forward
+    /// once the one before it had, and its values were there.
+    pub(crate) fn deliver(&mut self, process: usize, shard: ShardId) {
+        let now = self.now();
+        let Some(computing) = &mut self.processes[process].computing else { return };
+        let since = computing.since;
+        if let Some(late) = &mut computing.late {
+            late.missing.remove(&shard);
+            late.arrivals.insert(shard, now);
+        }
+        let is_wanted = !computing.is_abandoned;
+        let whole = computing.late.take_if(|late| is_wanted && late.missing.is_empty());
+        if let Some(Late { start, arrivals, .. }) = whole {
+            let forward = self.forward_ends(since, start.seconds, &arrivals);
+            let waited = forward.since(since).saturating_sub(duration(start.seconds / 3.0));
+            self.start(process, start, waited);
+        }
+    }
+
+    /// When the last layer has gone forward in an iteration that takes so many seconds where nothing is waited for.
+    fn forward_ends(&self, since: Moment, seconds: f64, arrivals: &BTreeMap<ShardId, Moment>) -> Moment {
+        let (layout, partition) = (self.plan.config().layout(), self.plan.config().partition());
+        let mut ends = since;
+        for tensor in layout.tensors() {
+            let (start, end) = (tensor.offset, tensor.offset + tensor.len());
+            let of_tensor = arrivals.iter().filter(|(shard, _)| {
+                let keys = partition.range(**shard);
+                keys.start < end && start < keys.end()
+            });
+            let there = of_tensor.map(|(_, arrived)| *arrived).max().unwrap_or(since);
+            let takes = duration(seconds * forward_share(tensor.len(), layout.len()));
+            ends = ends.max(there).after(takes);
+        }
+        ends
+    }
+
+    /// A gradient is computed whose values are all there, or will be by the time that it needs them.
+    fn start(&mut self, process: usize, start: Start, waited: Duration) {
+        let keeps = self.keeps_values();
+        let state = &mut self.processes[process];
+        let Some(computing) = &mut state.computing else { return };
+        let Start { batch, units, buffer, adopted, seconds } = start;
         let local = state.local.take().map(|mut local| {
             local.begins(state.worker.member().map(|(_, incarnation)| incarnation));
             local
         });
         let snapshot = snapshot(&mut state.buffers[place_of(buffer)], keeps);
-        let computed_on = if state.packer.is_some() { snapshot.clone() } else { Snapshot::new() };
-        let job = self.engine.start(Assignment { snapshot, batch, units, clock, adopted, local });
-        if self.timeline.is_open() {
-            self.timeline.between(state.id(), &state.track, now);
+        if state.packer.is_some() {
+            computing.computed_on = snapshot.clone();
         }
-        state.number += 1;
-        let (stood_still, samples) = (Duration::ZERO, samples as u32);
-        let (since, is_abandoned) = (now, false);
-        state.computing = Some(Computing {
-            sequence,
-            clock,
-            samples,
-            pushed,
-            computed_on,
-            since,
-            stood_still,
-            is_abandoned,
-            job,
-            told: Vec::new(),
-        });
+        let (clock, begins) = (computing.clock, computing.since.after(waited));
+        computing.waited = waited;
+        computing.job = self.engine.start(Assignment { snapshot, batch, units, clock, adopted, local });
         self.counts.computing += 1;
         let number = state.number;
-        self.agenda.at(now.after(duration(seconds)), Happening::Computed { process, number });
-        self.foresee_parts((process, number), seconds);
+        self.agenda.at(begins.after(duration(seconds)), Happening::Computed { process, number });
+        self.foresee_parts((process, number), begins, seconds);
     }
 
     /// Plans when each shard's part of a gradient that takes so many seconds is final: the last layers' first, and the first one's with the
     /// whole.
-    fn foresee_parts(&mut self, (process, number): (usize, u64), seconds: f64) {
+    fn foresee_parts(&mut self, (process, number): (usize, u64), begins: Moment, seconds: f64) {
         if !self.plan.config().has_early_parts() {
             return;
         }
-        let now = self.now();
         let Some(computing) = &self.processes[process].computing else { return };
         let partition = self.plan.config().partition();
         let total = partition.key_count();
@@ -109,8 +191,8 @@ impl World {
             let start = partition.range(shard).start;
             if start > 0 {
                 let share = ready_share(total - start, total);
-                self.agenda
-                    .at(now.after(duration(seconds * share)), Happening::Part { process, number, shard });
+                let when = begins.after(duration(seconds * share));
+                self.agenda.at(when, Happening::Part { process, number, shard });
             }
         }
     }
@@ -191,10 +273,12 @@ impl World {
             since,
             job,
             told,
+            waited,
+            late,
             ..
         } = computing;
         pushed.retain(|shard| !told.contains(shard));
-        self.counts.computing -= 1;
+        self.counts.computing -= u64::from(late.is_none());
         self.tally.gradients += 1;
         let Gradient { values, loss, bad_key, factors, local } = self.engine.finish(job, is_abandoned)?;
         state.local = local;
@@ -221,7 +305,9 @@ impl World {
             self.diverged.get_or_insert(clock);
         }
         (self.stirred, self.worked) = (now, now);
-        self.worker_event(process, Event::GradientReady { sequence, bad_key, loss, samples, packed: news });
+        let waited_us = waited.as_micros() as u64;
+        let ready = Event::GradientReady { sequence, bad_key, loss, samples, waited_us, packed: news };
+        self.worker_event(process, ready);
         Ok(())
     }
 

@@ -178,6 +178,7 @@ impl Plan {
             wait_report: NEVER_REPORTED,
             units_max: u32::try_from(config.cut().units_max()).unwrap_or(u32::MAX),
             prefetch: config.consistency.prefetch,
+            begins_early: config.begins_early(),
             refreshes: config.consistency.policy.refreshes(),
             steps: config.cluster.steps,
             has_copies: config.cluster.replicas > 1,

@@ -182,7 +182,7 @@ impl World {
         self.crash_peer(process);
         let state = &mut self.processes[process];
         let links = state.end();
-        self.counts.computing -= u64::from(state.computing.take().is_some());
+        self.counts.computing -= u64::from(state.computing.take().is_some_and(|one| one.has_begun()));
         let slot = state.slot;
         self.reset_links(slot);
         for connection in links {
@@ -197,7 +197,7 @@ impl World {
         let state = &mut self.processes[process];
         let longer = until.since(state.paused_until.max(now));
         state.paused_until = until;
-        if let Some(computing) = &mut state.computing {
+        if let Some(computing) = state.computing.as_mut().filter(|computing| computing.has_begun()) {
             computing.stood_still += longer;
         }
         if let Some(step) = state.peer.as_mut().and_then(|peer| peer.computing()) {
@@ -308,9 +308,10 @@ impl World {
                 self.send_cargo(process, server, Cargo::Initial { shard: header.shard });
             }
             Effect::LoadBatch { batch, units } => self.load(process, batch, units),
-            Effect::Compute { sequence, batch, clock, buffer, adopted, pushed } => {
-                self.compute(process, (sequence, batch, buffer), (clock, adopted, pushed));
+            Effect::Compute { sequence, batch, clock, buffer, adopted, pushed, missing } => {
+                self.compute(process, (sequence, batch, buffer), (clock, adopted, pushed), missing);
             }
+            Effect::Deliver { shard } => self.deliver(process, shard),
             Effect::Abandon { sequence } => self.abandon(process, sequence),
             Effect::ReleaseGradient { sequence, unused } => self.release(process, sequence, &unused),
             Effect::Evaluate { at_samples, .. } => self.evaluate(process, at_samples),
@@ -408,7 +409,7 @@ impl World {
         self.leave_group(process);
         let state = &mut self.processes[process];
         let (id, links) = (state.id(), state.end());
-        self.counts.computing -= u64::from(state.computing.take().is_some());
+        self.counts.computing -= u64::from(state.computing.take().is_some_and(|one| one.has_begun()));
         for connection in links {
             self.hang_up(connection);
         }

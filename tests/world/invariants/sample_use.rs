@@ -45,6 +45,8 @@ pub(crate) struct SampleUse {
     /// A worker came or was told to go.
     changed: bool,
     dropped: bool,
+    /// Pushes of which some shards were sent nothing after others had been sent their parts.
+    left: BTreeSet<PushKey>,
     /// Updates were lost with a server, which durability allowed, and the data did not go back to before them.
     lossy: bool,
     /// Whether that was so when a checkpoint was begun: it is so of a run that goes back to it.
@@ -114,11 +116,13 @@ impl SampleUse {
 
     /// What this life of the run has done.
     fn applied_by(&self, shard_count: usize) -> impl Iterator<Item = Used> + '_ {
-        let whole = move |shards: &BTreeSet<ShardId>| self.dropped || shards.len() == shard_count;
+        let whole = move |key: &PushKey, shards: &BTreeSet<ShardId>| {
+            self.dropped || self.left.contains(key) || shards.len() == shard_count
+        };
         self.applied.iter().map(move |(batch, pushes)| Used {
             batch: *batch,
             samples: pushes.values().map(|(_, samples)| u64::from(*samples)).max().unwrap_or(0),
-            times: pushes.values().filter(|(shards, _)| whole(shards)).count() as u64,
+            times: pushes.iter().filter(|(key, (shards, _))| whole(key, shards)).count() as u64,
             partly: pushes.len() as u64,
         })
     }
@@ -178,6 +182,7 @@ impl SampleUse {
 impl Law for SampleUse {
     fn see(&mut self, sight: &Sight<'_>) -> Verdict {
         match sight {
+            Sight::Left { key } => _ = self.left.insert(*key),
             Sight::Disturbed => self.disturbed = true,
             Sight::Changed => self.changed = true,
             Sight::Restored { shard, mark, upto } => {

@@ -53,11 +53,13 @@ pub(crate) struct Counts {
     pub(crate) unchanged: u64,
     /// Parts of gradients that left before the gradient was whole.
     pub(crate) early: u64,
+    /// Gradients that were begun with the values of some shards.
+    pub(crate) begun_early: u64,
 }
 
 impl Counts {
     /// The counts with their names.
-    pub(crate) const fn named(&self) -> [(&'static str, u64); 35] {
+    pub(crate) const fn named(&self) -> [(&'static str, u64); 36] {
         [
             ("workers crashed", self.worker_crashes),
             ("workers frozen", self.worker_freezes),
@@ -94,6 +96,7 @@ impl Counts {
             ("pulls that a push brought", self.brought),
             ("answers without values", self.unchanged),
             ("parts that left before their gradient", self.early),
+            ("gradients that were begun without all values", self.begun_early),
         ]
     }
 
@@ -133,5 +136,6 @@ impl Counts {
         self.brought += other.brought;
         self.unchanged += other.unchanged;
         self.early += other.early;
+        self.begun_early += other.begun_early;
     }
 }

@@ -8,6 +8,7 @@
 pub(crate) mod agenda;
 pub(crate) mod chance;
 pub(crate) mod cluster;
+pub(crate) mod computing;
 pub(crate) mod counts;
 pub(crate) mod disk;
 pub(crate) mod faults;

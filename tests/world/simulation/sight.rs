@@ -49,6 +49,8 @@ pub(crate) enum Sight<'a> {
     Resumed { shard: &'a Shard, position: &'a Position, is_lossy: bool },
     /// A shard's history was cut where the copy that took over ends; where it is kept, nothing that was acknowledged came after.
     CutBack { shard: ShardId, is_kept: bool },
+    /// A worker has left a gradient of which some shards were sent their parts before: what they make of those stands.
+    Left { key: PushKey },
     /// Somebody died or was fenced, or a server lost something: laws about undisturbed runs are void.
     Disturbed,
     /// A worker came after the beginning, or was told to go once: laws about who takes part are void, those about what is done are not.

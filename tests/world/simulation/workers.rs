@@ -1,4 +1,4 @@
-//! The shell of a worker in the simulated world: its buffers, its loader, its computing thread, its clock.
+//! The shell of a worker in the simulated world: its buffers, its loader, its clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,9 +6,10 @@ use slackline_core::codec::{Encoding, Patch};
 use slackline_core::config::Durability;
 use slackline_core::ids::{BatchIndex, Clock, Incarnation, Moment, Sequence, ServerId, ShardId, Version};
 use slackline_core::wire::{PullKind, PushOutcome, Served, ToPeer, ToServer, TransferHeader};
-use slackline_worker_core::{Buffer, Effect, Event, Notice, Packed, Settings, Worker, WorkerError};
+use slackline_worker_core::{Buffer, Effect, Event, Notice, Settings, Worker, WorkerError};
 
 use super::agenda::Happening;
+use super::computing::Waiting;
 use super::network::{Inward, Outward, Peer};
 use super::sight::{PushKey, Sight, Verdict, holds};
 use super::world::World;
@@ -16,10 +17,10 @@ use super::world::World;
 /// A gradient, with the versions of the values it was computed on.
 #[derive(Clone, Debug)]
 pub(crate) struct Gradient {
-    values: Vec<f32>,
-    loss: f64,
-    samples: u32,
-    computed_on: BTreeMap<ShardId, Version>,
+    pub(super) values: Vec<f32>,
+    pub(super) loss: f64,
+    pub(super) samples: u32,
+    pub(super) computed_on: BTreeMap<ShardId, Version>,
 }
 
 /// What pulled values are for.
@@ -32,11 +33,11 @@ pub(crate) enum Purpose {
 
 /// A buffer that pulls are read into.
 #[derive(Debug)]
-struct Held {
-    values: Vec<f32>,
-    versions: BTreeMap<ShardId, Version>,
+pub(super) struct Held {
+    pub(super) values: Vec<f32>,
+    pub(super) versions: BTreeMap<ShardId, Version>,
     /// The pull that brought the values of each shard.
-    brought: BTreeMap<ShardId, u64>,
+    pub(super) brought: BTreeMap<ShardId, u64>,
 }
 
 impl Held {
@@ -45,7 +46,7 @@ impl Held {
     }
 
     /// What came for a shard is there; false where it is none of its values.
-    fn put(&mut self, header: &TransferHeader, words: &[f32]) -> bool {
+    pub(super) fn put(&mut self, header: &TransferHeader, words: &[f32]) -> bool {
         self.versions.insert(header.shard, header.version);
         self.brought.insert(header.shard, header.sequence.0);
         let place = &mut self.values[header.keys.as_indices()];
@@ -83,20 +84,22 @@ pub(crate) struct Process {
     pub(crate) expected: BTreeMap<(ShardId, Purpose), (usize, u64, Buffer)>,
     /// Fresher values that have come and are not adopted, and those that are to be computed on.
     fresher: BTreeMap<ShardId, (TransferHeader, Vec<f32>)>,
-    adopted: BTreeMap<ShardId, (TransferHeader, Vec<f32>)>,
+    pub(super) adopted: BTreeMap<ShardId, (TransferHeader, Vec<f32>)>,
     /// What each pull truly asked.
     pub(crate) asked: BTreeMap<u64, PullKind>,
     /// What each push was sent under first.
     headers: BTreeMap<(Incarnation, Sequence, ShardId), TransferHeader>,
     /// The values that each pull was served.
     pub(crate) served: BTreeMap<u64, Vec<f32>>,
-    held: BTreeMap<Buffer, Held>,
+    pub(super) held: BTreeMap<Buffer, Held>,
     /// Units of the batches that it was given.
-    units: BTreeMap<BatchIndex, u32>,
-    loaded: BTreeSet<BatchIndex>,
-    gradients: BTreeMap<Sequence, Gradient>,
+    pub(super) units: BTreeMap<BatchIndex, u32>,
+    pub(super) loaded: BTreeSet<BatchIndex>,
+    pub(super) gradients: BTreeMap<Sequence, Gradient>,
     /// Being computed.
-    computing: Option<(Sequence, Gradient)>,
+    pub(super) computing: Option<(Sequence, Gradient)>,
+    /// Begun, and some values are still to come.
+    pub(super) waiting: Option<Waiting>,
     wake: u64,
     /// It was told to go.
     pub(crate) interrupted: bool,
@@ -122,6 +125,7 @@ impl World {
             steps: scenario.steps,
             units_max: scenario.cut().units_max() as u32,
             prefetch: scenario.prefetch,
+            begins_early: scenario.overlap && scenario.prefetch == 0 && !scenario.policy.refreshes(),
             refreshes: scenario.policy.refreshes(),
             fragments: 1,
             lease: scenario.lease,
@@ -152,6 +156,7 @@ impl World {
             loaded: BTreeSet::new(),
             gradients: BTreeMap::new(),
             computing: None,
+            waiting: None,
             wake: 0,
             interrupted: false,
             pace: self.scenario.compute * slowness / 4,
@@ -221,6 +226,7 @@ impl World {
             Effect::Send { server, message } => {
                 if let ToServer::PushNothing { sequence, clock, reply, .. } = &message {
                     self.brings(process, *reply, *clock, *sequence);
+                    self.leaves_parts(process, *sequence)?;
                 }
                 if let ToServer::Pull(pull) = &message {
                     self.counts.ahead += u64::from(matches!(pull.kind, PullKind::Gated { ahead: 1.., .. }));
@@ -248,13 +254,7 @@ impl World {
                 holds("shell", came.is_some(), || format!("process {process} adopts what never came"))?;
                 state.adopted.extend(came.map(|came| (shard, came)));
             }
-            Effect::Abandon { sequence } => {
-                let under_way = self.processes[process].computing.as_ref().map(|(computed, _)| *computed);
-                holds("shell", under_way == Some(sequence), || {
-                    format!("process {process} leaves {sequence}, but computes {under_way:?}")
-                })?;
-                self.agenda.at(self.now.after(self.chance.micros(1, 500)), Happening::Computed { process });
-            }
+            Effect::Abandon { sequence } => return self.abandon(process, sequence),
             Effect::SendPush { server, header } => return self.send_push(process, server, header),
             Effect::SendInitial { server, header } => {
                 let values = self.problem.initial()[header.keys.as_indices()].to_vec();
@@ -265,9 +265,10 @@ impl World {
                 let when = self.now.after(self.chance.micros(10, 5_000));
                 self.agenda.at(when, Happening::Loaded { process, batch });
             }
-            Effect::Compute { sequence, batch, clock, buffer, .. } => {
-                return self.compute(process, sequence, batch, (clock, buffer));
+            Effect::Compute { sequence, batch, clock, buffer, missing, .. } => {
+                return self.begin(process, (sequence, batch, clock, buffer), missing);
             }
+            Effect::Deliver { shard } => return self.delivered(process, shard),
             Effect::ReleaseGradient { sequence, .. } => {
                 self.processes[process].gradients.remove(&sequence);
             }
@@ -301,6 +302,18 @@ impl World {
         }
     }
 
+    /// A shard is sent nothing of a gradient: others have perhaps been sent their parts.
+    fn leaves_parts(&mut self, process: usize, sequence: Sequence) -> Verdict {
+        let state = &self.processes[process];
+        let Some((worker, incarnation)) = state.worker.member() else { return Ok(()) };
+        let mut sent =
+            state.headers.keys().filter(|(life, number, _)| (*life, *number) == (incarnation, sequence));
+        if sent.next().is_none() {
+            return Ok(());
+        }
+        self.see(&Sight::Left { key: PushKey { process, worker, incarnation, sequence } })
+    }
+
     fn transmit(&mut self, process: usize, server: ServerId, what: Inward) {
         if let Some(connection) = self.processes[process].links.get(&(server.0 as usize)).copied() {
             self.send_inward(connection, what);
@@ -328,77 +341,9 @@ impl World {
         self.see(&Sight::Sent { key, computed_on, claimed: header.version })
     }
 
-    fn compute(
-        &mut self,
-        process: usize,
-        sequence: Sequence,
-        batch: BatchIndex,
-        (clock, buffer): (Clock, Buffer),
-    ) -> Verdict {
-        let state = &mut self.processes[process];
-        if let Some(held) = state.held.get_mut(&buffer) {
-            for (header, values) in std::mem::take(&mut state.adopted).into_values() {
-                held.put(&header, &values);
-            }
-        }
-        let state = &self.processes[process];
-        let asked = |request: &u64| (state.asked.get(request).copied(), clock);
-        let asked =
-            state.held[&buffer].brought.iter().map(|(shard, request)| (*shard, asked(request))).collect();
-        self.see(&Sight::Computes { process, sequence, asked: &asked })?;
-        let state = &mut self.processes[process];
-        holds("shell", state.loaded.remove(&batch), || format!("process {process}: {batch} is not loaded"))?;
-        holds("shell", state.computing.is_none(), || format!("process {process} computes two gradients"))?;
-        let mut samples = Vec::new();
-        let units = state.units.get(&batch).copied().unwrap_or(1);
-        self.order.samples(batch, u64::from(units), &mut samples);
-        let held = &state.held[&buffer];
-        let (values, loss) = self.problem.gradient(&held.values, &samples);
-        let finite = values.iter().all(|value| value.is_finite());
-        holds("shell", finite, || format!("process {process} computed on values that never came"))?;
-        let computed_on = held.versions.clone();
-        let gradient = Gradient { values, loss, samples: samples.len() as u32, computed_on };
-        state.computing = Some((sequence, gradient));
-        let pace = state.pace;
-        let took = self.chance.micros(pace / 2, pace);
-        self.agenda.at(self.now.after(took), Happening::Computed { process });
-        // The parts of the last shards first, that of the first one with the whole.
-        let shards: Vec<_> = self.processes[process].held[&buffer].brought.keys().copied().collect();
-        for (place, shard) in shards.iter().skip(1).enumerate().filter(|_| self.scenario.overlap) {
-            let before = took.mul_f64((place + 1) as f64 / (shards.len() + 1) as f64);
-            let when = self.now.after(took.saturating_sub(before));
-            self.agenda.at(when, Happening::Part { process, sequence, shard: *shard });
-        }
-        Ok(())
-    }
-
-    /// It does not change any more, so it can be sent.
-    pub(crate) fn part_is_final(&mut self, process: usize, sequence: Sequence, shard: ShardId) -> Verdict {
-        let state = &mut self.processes[process];
-        let Some((_, gradient)) = state.computing.as_ref().filter(|(computed, _)| *computed == sequence)
-        else {
-            return Ok(());
-        };
-        let samples = gradient.samples;
-        state.gradients.entry(sequence).or_insert_with(|| gradient.clone());
-        let words = self.partition.range(shard).len;
-        let part = Packed { shard, encoding: Encoding::F32, words };
-        self.worker_event(process, Event::PartReady { sequence, part, samples })
-    }
-
     pub(crate) fn loaded(&mut self, process: usize, batch: BatchIndex) -> Verdict {
         self.processes[process].loaded.insert(batch);
         self.worker_event(process, Event::BatchLoaded { batch })
-    }
-
-    pub(crate) fn computed(&mut self, process: usize) -> Verdict {
-        let Some((sequence, gradient)) = self.processes[process].computing.take() else { return Ok(()) };
-        let (loss, samples) = (gradient.loss, gradient.samples);
-        self.processes[process].gradients.insert(sequence, gradient);
-        self.worker_event(
-            process,
-            Event::GradientReady { sequence, bad_key: None, loss, samples, packed: Vec::new() },
-        )
     }
 
     /// The answer to a pull is complete; it is thrown away if it is not expected any more.

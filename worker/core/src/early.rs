@@ -63,6 +63,7 @@ impl Worker {
         if let Some(iteration) = &mut self.cycle.iteration
             && let Phase::Computing { .. } = iteration.phase
             && sequence == expected
+            && iteration.pulls.get(&part.shard).is_some_and(|pull| pull.served.is_some())
         {
             iteration.early.samples = samples;
             iteration.early.parts.insert(part.shard, part);

@@ -38,7 +38,7 @@ pub enum Effect {
         shard: ShardId,
         /// The number of the pull.
         request: u64,
-        /// To which buffer: never the one that is computed on.
+        /// To which buffer: never to values that are computed on.
         buffer: Buffer,
     },
     /// Send the shard's part of the gradient with number `header.sequence`; the shell cuts it into stripes.
@@ -80,7 +80,8 @@ pub enum Effect {
         units: u32,
     },
     /// Compute the gradient of a loaded batch on a training buffer, which keeps its values; answered by `GradientReady`. Neither the buffer
-    /// nor the batch is asked for again before that: what is pulled ahead meanwhile goes to the other one.
+    /// nor the batch is asked for again before that: what is pulled ahead meanwhile goes to the other one. What is missing of the values
+    /// still goes to this one.
     Compute {
         /// Number of the push that the gradient will be.
         sequence: Sequence,
@@ -95,6 +96,13 @@ pub enum Effect {
         adopted: Vec<ShardId>,
         /// The shards that their parts of the gradient will be sent to.
         pushed: Vec<ShardId>,
+        /// The shards whose values are still on their way: see [`Effect::Deliver`]. Never with local steps.
+        missing: Vec<ShardId>,
+    },
+    /// The values of a shard that was missing are in the training buffer. Computing waits for them where it needs them, unless it is abandoned.
+    Deliver {
+        /// Of which shard.
+        shard: ShardId,
     },
     /// Nobody wants this gradient any more although it is being computed: answer `GradientReady` as soon as can be, whatever is in
     /// the buffer. Without local steps a gradient that is ready anyway is no fault.

@@ -98,6 +98,8 @@ pub enum Event {
         loss: f64,
         /// Samples of the batch.
         samples: u32,
+        /// Microseconds in which nothing was computed for want of values that were missing.
+        waited_us: u64,
         /// The parts of it that are to be sent otherwise than as plain values.
         packed: Vec<Packed>,
     },

@@ -25,7 +25,12 @@ impl Worker {
         let sequence = self.cycle.sequence.next();
         self.cycle.prefetch = None;
         match self.cycle.iteration.take() {
-            Some(Iteration { batch, early, phase: Phase::Computing { since }, .. }) => {
+            Some(iteration @ Iteration { phase: Phase::Computing { since }, .. }) => {
+                // What it still waits for does not come any more.
+                if !iteration.has_values() && !iteration.is_overtaken {
+                    effects.push(Effect::Abandon { sequence });
+                }
+                let Iteration { batch, early, .. } = iteration;
                 self.cycle.forgotten = Some(Forgotten { sequence, left: early.left(), batch, since });
             }
             Some(Iteration { early, phase: Phase::Ready(_), .. }) => {

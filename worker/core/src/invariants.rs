@@ -24,11 +24,13 @@ impl Worker {
             let is_computing = !matches!(iteration.phase, Phase::Pulling);
             let is_stopping = self.stopping.is_some();
             assert!(
-                is_left || is_stopping || is_computing == (iteration.has_values() && iteration.loaded),
-                "it computes when all is there, and not before"
+                is_left || is_stopping || is_computing == (self.has_enough(iteration) && iteration.loaded),
+                "it computes when enough is there, and not before"
             );
             assert!(cycle.forgotten.is_none(), "the buffers are free when an iteration begins");
             let is_ready = matches!(iteration.phase, Phase::Ready(_) | Phase::Left);
+            let is_whole = iteration.has_values() || iteration.is_overtaken;
+            assert!(!is_ready || is_whole, "a gradient is of all values, or of no use");
             assert!(!is_ready || cycle.pushing.is_some(), "a gradient is pushed as soon as it can be");
             assert!(
                 !is_computing || is_stopping || iteration.has_asked || cycle.pushing.is_some(),

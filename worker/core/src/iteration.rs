@@ -93,10 +93,6 @@ impl Iteration {
         self.pulls.values().all(|pull| pull.served.is_some())
     }
 
-    fn served(&self) -> impl Iterator<Item = (ShardId, Served)> + '_ {
-        self.pulls.iter().filter_map(|(shard, pull)| Some((*shard, pull.served?)))
-    }
-
     /// The shards that were asked for what comes after the values that were computed on, and have not sent it.
     pub(crate) fn awaits_fresher(&self) -> BTreeSet<ShardId> {
         let asked = self.pulls.iter().filter(|(_, pull)| pull.fresher.is_some());
@@ -386,13 +382,14 @@ impl Worker {
         let Some(server) = self.shards.get(&shard).map(|home| home.server) else { return };
         if let Some((pull, next)) = self.cycle.unserved(shard).filter(|(pull, _)| pull.request == request) {
             (pull.served, pull.answer) = (Some(served), request);
-            let since = pull.since;
+            let (since, is_present) = (pull.since, next.is_none());
             self.record.pulled(&served, bytes);
-            // What is held while the worker computes holds nobody up.
-            if next.is_none() {
-                self.ledger.pull_held(served.held_us, since);
-            }
             self.heard_entered(server);
+            // What is held while the worker computes on others holds nobody up.
+            if is_present {
+                self.ledger.pull_held(served.held_us, since);
+                self.deliver(shard, effects);
+            }
             self.pull_fresher(shard, effects);
             return;
         }
@@ -416,39 +413,6 @@ impl Worker {
         }
     }
 
-    fn begin_compute(&mut self, effects: &mut Vec<Effect>) -> bool {
-        let (sequence, clock) = (self.cycle.sequence.next(), self.clock);
-        let is_ready = |iteration: &Iteration| {
-            matches!(iteration.phase, Phase::Pulling) && iteration.loaded && iteration.has_values()
-        };
-        if !self.cycle.iteration.as_ref().is_some_and(is_ready) {
-            return false;
-        }
-        let pushed = self.shards_in_turn(clock);
-        let Some(iteration) = &mut self.cycle.iteration else { return false };
-        iteration.phase = Phase::Computing { since: self.now };
-        let buffer = self.cycle.buffer;
-        let mut adopted = Vec::new();
-        for (shard, pull) in &iteration.pulls {
-            self.contents.put(buffer, *shard, pull.answer);
-        }
-        for (shard, served) in iteration.served() {
-            self.record.counts().clock_lead.record(served.lead);
-            if self.cycle.adopted.insert(shard, served.version) != Some(served.version) {
-                adopted.push(shard);
-            }
-        }
-        let evaluate = iteration.evaluate.take();
-        let batch = iteration.batch;
-        effects.push(Effect::Compute { sequence, batch, clock, buffer, adopted, pushed });
-        // Not before: this worker's gate has just proven how much the values have learned, and its own gradient, without which
-        // a barrier does not open, is not in them.
-        if let Some(at_samples) = evaluate.filter(|_| self.evaluation.is_free()) {
-            self.begin_evaluation(at_samples, false, effects);
-        }
-        true
-    }
-
     /// Asks for the next work while this one is computed, so that no time is lost. It waits for the answers
     /// to the pushes before: the ask reports their batch.
     fn ask_ahead(&mut self, effects: &mut Vec<Effect>) -> bool {
@@ -470,7 +434,7 @@ impl Worker {
     pub(crate) fn on_gradient(
         &mut self,
         sequence: Sequence,
-        mut gradient: Gradient,
+        (mut gradient, waited_us): (Gradient, u64),
         packed: Vec<Packed>,
         effects: &mut Vec<Effect>,
     ) {
@@ -482,8 +446,11 @@ impl Worker {
         if let Some(iteration) = &mut self.cycle.iteration
             && let Phase::Computing { since } = iteration.phase
             && sequence == expected
+            && (iteration.has_values() || iteration.is_overtaken)
         {
-            gradient.compute_us = self.now.since(since).as_micros() as u64;
+            self.ledger.stalled(waited_us);
+            let lasted_us = self.now.since(since).as_micros() as u64;
+            gradient.compute_us = lasted_us.saturating_sub(waited_us);
             iteration.phase = Phase::Ready(gradient);
             iteration.packed = packed.into_iter().map(|packed| (packed.shard, packed)).collect();
         }

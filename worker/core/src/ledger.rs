@@ -3,7 +3,7 @@
 //! At every instant after its first work the worker is in exactly one [`Category`], so the shares add up to
 //! the total by construction. What a server says it held for other workers' clocks is then moved from pushing
 //! or pulling to waiting, and the time that a push lay there before it was taken up to being busy, never more than the phase has
-//! lasted.
+//! lasted. Computing that began before all values were there says afterwards for how long it had to wait for them: that was pulling.
 
 use slackline_core::ids::Moment;
 use slackline_core::wire::Times;
@@ -66,6 +66,8 @@ pub(crate) struct Ledger {
     spent: Spent,
     push: Phase,
     pull: Phase,
+    /// Time of pulling that was booked as computing, and is not moved yet.
+    stalled: u64,
     /// When the phases began.
     began: Moment,
     category: Option<Category>,
@@ -123,9 +125,20 @@ impl Ledger {
         self.settle();
     }
 
+    /// Computing stood still for so long for want of values. What of it was reported as computing is taken from what comes.
+    pub(crate) fn stalled(&mut self, waited_us: u64) {
+        self.stalled = self.stalled.saturating_add(waited_us.saturating_mul(1000));
+        self.settle();
+    }
+
     /// Moves held time to waiting; time that was reported already stays where it was reported.
     fn settle(&mut self) {
         let spent = &mut self.spent;
+        let stalled = self.stalled.min(spent.compute);
+        self.stalled -= stalled;
+        spent.compute -= stalled;
+        spent.pull += stalled;
+        self.pull.spent += stalled;
         for (phase, from) in [(&mut self.push, &mut spent.push), (&mut self.pull, &mut spent.pull)] {
             let moved = phase.due().min(*from);
             phase.moved += moved;
@@ -219,6 +232,23 @@ mod tests {
     }
 
     #[test]
+    fn computing_that_stood_still_was_pulling_and_a_hold_is_waiting() {
+        let mut ledger = Ledger::default();
+        ledger.enter(Some(Category::Compute), at(0));
+        ledger.begin_phases();
+        ledger.advance(at(30));
+        ledger.pull_held(10, at(0));
+        assert_eq!(ledger.take().compute_us, 30, "it is not known yet");
+        ledger.advance(at(50));
+        ledger.stalled(35);
+        ledger.advance(at(100));
+        let times = ledger.take();
+        let expected =
+            Times { compute_us: 35, wait_for_clock_us: 10, pull_us: 25, total_us: 70, ..Times::default() };
+        assert_eq!(times, expected, "what was told too soon is taken from what comes");
+    }
+
+    #[test]
     fn time_that_was_reported_is_not_moved_afterwards() {
         let mut ledger = Ledger::default();
         ledger.enter(Some(Category::Push), at(0));
@@ -231,7 +261,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_shares_are_the_total(steps in prop::collection::vec((0..9_u8, 0..5_000_000_u64, any::<u64>()), 0..80)) {
+        fn the_shares_are_the_total(steps in prop::collection::vec((0..10_u8, 0..5_000_000_u64, any::<u64>()), 0..80)) {
             let mut ledger = Ledger::default();
             let (mut now, mut sum, mut total) = (Moment(0), 0_u64, 0);
             for (step, nanos, held) in steps {
@@ -246,6 +276,7 @@ mod tests {
                     5 => ledger.push_held(held % 10_000, held % 7_000),
                     6 => ledger.pull_held(held, Moment(now.0 / 2)),
                     7 => ledger.enter(Some(Category::Wait), now),
+                    8 => ledger.stalled(held % 3_000),
                     _ => {
                         let times = ledger.take();
                         total += times.total_us;

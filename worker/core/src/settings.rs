@@ -28,6 +28,8 @@ pub struct Settings {
     pub units_max: u32,
     /// Iterations that values are pulled ahead, 0 or 1.
     pub prefetch: u32,
+    /// Whether computing begins when the values of the first shard are there. Not with what pulls ahead, pulls anew or walks on its own.
+    pub begins_early: bool,
     /// Whether values are pulled anew while others are waited for (essp).
     pub refreshes: bool,
     /// Parts that the parameters are pushed in, one an iteration in turn; 1 for all of them each time.

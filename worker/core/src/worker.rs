@@ -197,9 +197,9 @@ impl Worker {
             }
             Event::BatchLoaded { batch } => self.on_loaded(batch),
             Event::PartReady { sequence, part, samples } => self.on_part(sequence, part, samples),
-            Event::GradientReady { sequence, bad_key, loss, samples, packed } => {
+            Event::GradientReady { sequence, bad_key, loss, samples, waited_us, packed } => {
                 let gradient = Gradient { compute_us: 0, bad_key, loss, samples };
-                self.on_gradient(sequence, gradient, packed, effects);
+                self.on_gradient(sequence, (gradient, waited_us), packed, effects);
             }
             Event::EvaluationReady { at_samples, loss, accuracy } => {
                 self.on_evaluation(at_samples, (loss, accuracy), effects);

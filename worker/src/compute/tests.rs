@@ -3,7 +3,6 @@
 use super::*;
 use crate::dataset::Split;
 use slackline_core::config::{Layer, Value};
-use std::time::Duration;
 use tokio::sync::mpsc::{Receiver, channel};
 
 fn config(more: &[(&str, &str)]) -> Config {
@@ -44,6 +43,9 @@ fn job(sequence: u64, samples: u32, value: f32) -> GradientJob {
         batch,
         buffer: Buffer::First,
         values,
+        here: ByShard::new(),
+        missing: Vec::new(),
+        waited: Duration::ZERO,
         gradient,
         unused: Vec::new(),
         spare: Vec::new(),

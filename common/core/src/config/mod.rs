@@ -376,6 +376,14 @@ impl Config {
             && self.codec.push.kind != CodecKind::SufficientFactor
     }
 
+    /// Whether computing begins with the values of the first layers, while others are on their way: not where the next ones are pulled ahead, or
+    /// anew as long as others are waited for.
+    #[must_use]
+    pub fn begins_early(&self) -> bool {
+        let pulls_otherwise = self.consistency.prefetch > 0 || self.consistency.policy.refreshes();
+        self.has_early_parts() && !pulls_otherwise
+    }
+
     /// The division of the model over the servers.
     #[must_use]
     pub fn partition(&self) -> Partition {

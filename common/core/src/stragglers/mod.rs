@@ -82,6 +82,12 @@ pub fn ready_share(done: u64, total: u64) -> f64 {
     1.0 / 3.0 + 2.0 / 3.0 * (done.min(total) as f64 / total.max(1) as f64)
 }
 
+/// The share of an iteration's compute time that the first `done` of the model's `total` values take forward; see [`ready_share`].
+#[must_use]
+pub fn forward_share(done: u64, total: u64) -> f64 {
+    done.min(total) as f64 / total.max(1) as f64 / 3.0
+}
+
 impl Stragglers {
     /// Whether a real worker waits at all; with [`Slowness::None`] it takes the time it takes.
     #[must_use]

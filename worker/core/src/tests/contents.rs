@@ -15,7 +15,7 @@ fn named(effects: &[Effect]) -> Vec<(u64, u64)> {
 
 fn ready(sequence: u64) -> Event {
     let sequence = Sequence(sequence);
-    Event::GradientReady { sequence, bad_key: None, loss: 0.5, samples: 4, packed: Vec::new() }
+    Event::GradientReady { sequence, bad_key: None, loss: 0.5, samples: 4, waited_us: 0, packed: Vec::new() }
 }
 
 /// What follows a gradient until the next one is computed: its answers, and the work after the next.

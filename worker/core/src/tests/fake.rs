@@ -55,6 +55,9 @@ pub(crate) struct World {
     local: Vec<Event>,
     loaded: BTreeSet<BatchIndex>,
     is_computing: bool,
+    /// What is computed on and has not come, and the gradient that waits for it.
+    missing: BTreeSet<ShardId>,
+    waiting: Option<Event>,
     held_gradients: BTreeSet<Sequence>,
     pub(crate) expected: BTreeMap<(ShardId, bool), u64>,
     /// How often each batch was reported as done.
@@ -82,6 +85,8 @@ impl World {
             local: Vec::new(),
             loaded: BTreeSet::new(),
             is_computing: false,
+            missing: BTreeSet::new(),
+            waiting: None,
             held_gradients: BTreeSet::new(),
             expected: BTreeMap::new(),
             done: BTreeMap::new(),
@@ -203,7 +208,7 @@ impl World {
     fn deliver_values(&mut self, index: usize) {
         let at = self.dice.below(self.servers[index].values_from.len());
         let (shard, request) = self.servers[index].values_from.swap_remove(at);
-        let is_ahead = self.rig.worker.settings.prefetch > 0;
+        let is_ahead = self.rig.worker.settings.prefetch > 0 || self.missing.contains(&shard);
         assert!(is_ahead || !self.is_computing || self.expected.get(&(shard, false)) != Some(&request));
         let served = Served { version: Version(0), minimum: Clock(0), lead: 0, held_us: 9 };
         self.tell(Event::ValuesArrived { server: ServerId(index as u32), shard, request, served, bytes: 64 });
@@ -240,17 +245,24 @@ impl World {
                 self.servers[server.0 as usize].transfers_towards.push(header);
             }
             Effect::LoadBatch { batch, .. } => self.local.push(Event::BatchLoaded { batch }),
-            Effect::Compute { sequence, batch, .. } => {
+            Effect::Compute { sequence, batch, missing, .. } => {
                 assert!(!self.is_computing && self.loaded.contains(&batch));
+                assert!(missing.is_empty() || self.rig.worker.settings.begins_early);
                 self.is_computing = true;
                 let bad_key = self.happens(self.mishaps.bad_gradients).then_some(1);
-                self.local.push(Event::GradientReady {
-                    sequence,
-                    bad_key,
-                    loss: 0.5,
-                    samples: 4,
-                    packed: Vec::new(),
-                });
+                let (loss, samples, packed) = (0.5, 4, Vec::new());
+                let ready = Event::GradientReady { sequence, bad_key, loss, samples, waited_us: 9, packed };
+                self.missing = missing.into_iter().collect();
+                self.waiting = Some(ready);
+                self.compute_if_whole();
+            }
+            Effect::Deliver { shard } => {
+                assert!(self.missing.remove(&shard), "{shard} was not missing");
+                self.compute_if_whole();
+            }
+            Effect::Abandon { .. } => {
+                self.missing.clear();
+                self.compute_if_whole();
             }
             Effect::ReleaseGradient { sequence, .. } => assert!(self.held_gradients.remove(&sequence)),
             Effect::Evaluate { at_samples, .. } => {
@@ -259,8 +271,8 @@ impl World {
                 assert!(!self.local.iter().any(is_measuring), "one evaluation at a time");
                 self.local.push(event);
             }
-            // The gradient is under way already; a place for fresher values is the shell's.
-            Effect::Abandon { .. } | Effect::ExpectFresher { .. } | Effect::AdoptFresher { .. } => {}
+            // A place for fresher values is the shell's.
+            Effect::ExpectFresher { .. } | Effect::AdoptFresher { .. } => {}
             Effect::Form { .. }
             | Effect::Dissolve { .. }
             | Effect::Probe { .. }
@@ -270,6 +282,13 @@ impl World {
             | Effect::Skip { .. } => panic!("no group here: {effect:?}"),
             Effect::Notice(_) => {}
             Effect::Exit(result) => self.exit = Some(result),
+        }
+    }
+
+    /// A gradient needs all values, unless nobody wants it.
+    fn compute_if_whole(&mut self) {
+        if self.missing.is_empty() {
+            self.local.extend(self.waiting.take());
         }
     }
 

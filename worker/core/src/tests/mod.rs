@@ -1,5 +1,6 @@
 //! The worker driven by hand, and against fake servers in random order.
 
+mod beginning;
 mod brought;
 mod contents;
 mod cycle;
@@ -50,6 +51,7 @@ pub(crate) fn settings(servers: u32) -> Settings {
         batch_count: 20,
         units_max: 1,
         prefetch: 0,
+        begins_early: false,
         refreshes: false,
         fragments: 1,
         steps: Steps::Parts,
@@ -183,7 +185,14 @@ impl Rig {
 
     pub(crate) fn gradient(&mut self, sequence: u64, bad_key: Option<u64>) -> Vec<Effect> {
         let sequence = Sequence(sequence);
-        self.on(Event::GradientReady { sequence, bad_key, loss: 0.5, samples: 4, packed: Vec::new() })
+        self.on(Event::GradientReady {
+            sequence,
+            bad_key,
+            loss: 0.5,
+            samples: 4,
+            waited_us: 0,
+            packed: Vec::new(),
+        })
     }
 
     pub(crate) fn pushed(
@@ -359,8 +368,8 @@ pub(crate) fn initial(shard: u32) -> Effect {
 
 pub(crate) fn compute(sequence: u64, batch: u64) -> Effect {
     let (sequence, batch) = (Sequence(sequence), BatchIndex(batch));
-    let (buffer, adopted, pushed) = (Buffer::First, Vec::new(), Vec::new());
-    Effect::Compute { sequence, batch, clock: Clock(0), buffer, adopted, pushed }
+    let (adopted, pushed, missing) = (Vec::new(), Vec::new(), Vec::new());
+    Effect::Compute { sequence, batch, clock: Clock(0), buffer: Buffer::First, adopted, pushed, missing }
 }
 
 pub(crate) fn release(sequence: u64) -> Effect {

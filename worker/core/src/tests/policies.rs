@@ -38,6 +38,7 @@ fn while_it_waits_for_a_shard_it_takes_fresher_values_of_the_others_and_computes
         buffer: Buffer::First,
         adopted,
         pushed,
+        missing: Vec::new(),
     };
     assert_eq!(effects[0], compute, "no fresher ones are asked for once all are there");
     // What still comes is of no use; the push names the version that was computed on.

@@ -33,8 +33,11 @@ pub(crate) struct Shelf {
     /// Fresher values beside the buffers: those that are awaited or have come, and those that are to be used.
     fresher: BTreeMap<ShardId, u64>,
     adopted: BTreeMap<ShardId, u64>,
-    /// The buffers that are lent.
-    lent: BTreeSet<Buffer>,
+    /// Whether the evaluation buffer is lent, and what of the others is.
+    is_evaluated: bool,
+    lent: BTreeSet<(Buffer, ShardId)>,
+    /// The buffer that was computed on last.
+    computed: Buffer,
 }
 
 impl Shelf {
@@ -49,8 +52,8 @@ impl Shelf {
                     }
                 }
             }
-            Event::GradientReady { .. } => self.lent.retain(|buffer| *buffer == Buffer::Evaluation),
-            Event::EvaluationReady { .. } => self.lent.retain(|buffer| *buffer != Buffer::Evaluation),
+            Event::GradientReady { .. } => self.lent.clear(),
+            Event::EvaluationReady { .. } => self.is_evaluated = false,
             _ => {}
         }
     }
@@ -58,7 +61,9 @@ impl Shelf {
     pub(crate) fn perform(&mut self, worker: &Worker, effect: &Effect) {
         match effect {
             Effect::ExpectValues { shard, request, buffer, .. } => {
-                assert!(!self.lent.contains(buffer), "{buffer:?} is being computed on");
+                let is_lent = self.lent.contains(&(*buffer, *shard));
+                assert!(!is_lent, "{shard} of {buffer:?} is being computed on");
+                assert!(!self.is_evaluated || *buffer != Buffer::Evaluation, "it is being measured");
                 let before = self.contents.insert((*buffer, *shard), None).flatten();
                 self.before.insert(*request, before);
                 self.awaited.insert((Purpose::of(*buffer), *shard), (*request, *buffer));
@@ -73,20 +78,17 @@ impl Shelf {
             Effect::AdoptFresher { shard } => {
                 self.adopted.extend(self.fresher.remove(shard).map(|request| (*shard, request)));
             }
-            Effect::Compute { buffer, .. } => {
+            Effect::Compute { buffer, missing, .. } => {
                 for (shard, request) in std::mem::take(&mut self.adopted) {
                     self.contents.insert((*buffer, shard), Some(request));
                 }
                 let Some(iteration) = &worker.cycle.iteration else { panic!("nothing is to be computed") };
-                for shard in iteration.pulls.keys() {
-                    let is_whole = self.contents.get(&(*buffer, *shard)).copied().flatten().is_some();
-                    assert!(is_whole, "{shard} is computed on and is not all there");
-                }
-                self.lent.insert(*buffer);
+                self.computed = *buffer;
+                let here = iteration.pulls.keys().filter(|shard| !missing.contains(shard));
+                here.for_each(|shard| self.lend(*shard));
             }
-            Effect::Evaluate { .. } => {
-                self.lent.insert(Buffer::Evaluation);
-            }
+            Effect::Deliver { shard } => self.lend(*shard),
+            Effect::Evaluate { .. } => self.is_evaluated = true,
             Effect::Send { message: ToServer::Pull(Pull { request, have, .. }), .. } => {
                 self.names(*request, *have);
             }
@@ -98,6 +100,12 @@ impl Shelf {
             }
             _ => {}
         }
+    }
+
+    fn lend(&mut self, shard: ShardId) {
+        let is_whole = self.contents.get(&(self.computed, shard)).copied().flatten().is_some();
+        assert!(is_whole, "{shard} is computed on and is not all there");
+        assert!(self.lent.insert((self.computed, shard)), "{shard} is there twice");
     }
 
     fn names(&mut self, request: u64, have: u64) {

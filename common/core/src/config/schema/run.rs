@@ -298,7 +298,9 @@ pub(super) const RUN: &[Key] = &[
         Absent::Default("false"),
         "",
         "Sends each shard's part of a gradient as soon as the layers in it are through backward, while the layers before them are \
-         still computed. Nothing of what is computed changes. More shards (cluster.shard_bytes) leave earlier. Not with whole \
+         still computed, and begins a gradient with the values of the first layers, while others are on their way. Nothing of what is \
+         computed changes. More shards (cluster.shard_bytes) come and go earlier, and transport.order = \"front-first\" lets the first \
+         layers go first. Values that are pulled ahead (consistency.prefetch) or anew (essp) are waited for as before. Not with whole \
          steps, local steps or sufficient factors, which wait for the whole gradient; an allreduce has sync.order.",
     ),
     Key::new(
