@@ -144,7 +144,7 @@ impl Compute {
                 local: LocalSolver::of(config),
                 life: None,
                 packer: Packer::of(config),
-                parts: config.has_early_parts().then(|| Parts::new(config.partition())),
+                parts: config.train.overlap.then(|| Parts::new(config.partition())),
                 partition: config.partition(),
                 done: done.clone(),
                 batch_count,

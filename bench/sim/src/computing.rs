@@ -181,7 +181,7 @@ impl World {
     /// Plans when each shard's part of a gradient that takes so many seconds is final: the last layers' first, and the first one's with the
     /// whole.
     fn foresee_parts(&mut self, (process, number): (usize, u64), begins: Moment, seconds: f64) {
-        if !self.plan.config().has_early_parts() {
+        if !self.plan.config().train.overlap {
             return;
         }
         let Some(computing) = &self.processes[process].computing else { return };

@@ -365,23 +365,12 @@ impl Config {
         self.model.layout(self.data.dataset.input_count(), self.data.dataset.class_count())
     }
 
-    /// Whether parts of a gradient leave before it is whole: not where the pieces of a step wait for each other, where a gradient is not
-    /// all that an iteration makes, or where what it is made of, which is known when it is, is sent in its place.
-    #[must_use]
-    pub fn has_early_parts(&self) -> bool {
-        self.train.overlap
-            && self.sync.is_none()
-            && self.local.is_none()
-            && self.cluster.steps == Steps::Parts
-            && self.codec.push.kind != CodecKind::SufficientFactor
-    }
-
     /// Whether computing begins with the values of the first layers, while others are on their way: not where the next ones are pulled ahead, or
     /// anew as long as others are waited for.
     #[must_use]
-    pub fn begins_early(&self) -> bool {
+    pub const fn begins_early(&self) -> bool {
         let pulls_otherwise = self.consistency.prefetch > 0 || self.consistency.policy.refreshes();
-        self.has_early_parts() && !pulls_otherwise
+        self.train.overlap && !pulls_otherwise
     }
 
     /// The division of the model over the servers.

@@ -44,6 +44,7 @@ pub(super) fn check(entries: &Entries, faulty: &BTreeSet<&'static str>) -> Vec<P
         ],
         &prefetch,
     );
+    rule(&["train.overlap", "sync.method", "local.mode", "cluster.steps", "codec.push"], &overlap);
     rule(&["sync.topology", "workers", "sync.method"], &topology);
     rule(
         &["sync.method", "local.mode", "train.proportional", "consistency.delay", "consistency.drop_at"],
@@ -201,6 +202,24 @@ fn prefetch(entries: &Entries) -> Option<Fault> {
             "what is pulled ahead is stale, and consistency.drop_at drops that; set consistency.drop_at = 2 or more, or 0"
         }
         _ => return None,
+    };
+    Some(Fault::Unfit { rule })
+}
+
+/// Parts of a gradient leave before it is whole only where a part is all that its shard needs.
+fn overlap(entries: &Entries) -> Option<Fault> {
+    let rule = if !entries.flag("train.overlap") {
+        return None;
+    } else if is_allreduce(entries) {
+        "goes with parameter servers: an allreduce hands its buckets over as sync.order says; leave it out"
+    } else if entries.text("local.mode") != "off" {
+        "goes without local.mode: what local steps push is known after the last of them; leave one of the two out"
+    } else if entries.text("cluster.steps") == "whole" {
+        "goes without cluster.steps = \"whole\", where the pieces of a step wait for each other; leave one of the two out"
+    } else if entries.text("codec.push") == "sufficient-factor" {
+        "goes without codec.push = \"sufficient-factor\": what a gradient is made of is known when all of it is; leave one of the two out"
+    } else {
+        return None;
     };
     Some(Fault::Unfit { rule })
 }

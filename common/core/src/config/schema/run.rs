@@ -301,7 +301,8 @@ pub(super) const RUN: &[Key] = &[
          still computed, and begins a gradient with the values of the first layers, while others are on their way. Nothing of what is \
          computed changes. More shards (cluster.shard_bytes) come and go earlier, and transport.order = \"front-first\" lets the first \
          layers go first. Values that are pulled ahead (consistency.prefetch) or anew (essp) are waited for as before. Not with whole \
-         steps, local steps or sufficient factors, which wait for the whole gradient; an allreduce has sync.order.",
+         steps, local steps or sufficient factors, which wait for the whole gradient; an allreduce has sync.order. It pays where a link is \
+         waited for (bench/README.md), and costs processors: on one machine that computes and serves a few percent.",
     ),
     Key::new(
         "train.proportional",

@@ -47,7 +47,8 @@ fn unlike_any_default() -> Layer {
             ("train.batch", "22"),
             ("train.microbatch", "11"),
             ("train.threads", "23"),
-            ("train.overlap", "true"),
+            // It goes without local steps: it has a test of its own.
+            ("train.overlap", "false"),
             ("train.proportional", "true"),
             ("optimizer.kind", "\"momentum\""),
             ("optimizer.rate", "0.25"),
@@ -186,7 +187,7 @@ fn every_key_reaches_its_field() {
             batch: 22,
             microbatch: 11,
             threads: 23,
-            overlap: true,
+            overlap: false,
             proportional: true,
         },
         optimizer: OptimizerSpec {
@@ -266,6 +267,20 @@ fn every_key_reaches_its_field() {
     assert_eq!(resolved.config, expected);
     let again = Config::resolve(&[read_back(&resolved.to_toml())]).unwrap();
     assert_eq!((&again.config, again.hash()), (&expected, resolved.hash()));
+}
+
+#[test]
+fn layers_are_computed_on_as_they_come_unless_values_are_pulled_ahead_or_anew() {
+    let of = |more: &[(&str, &str)]| {
+        let keys = [&[("train.overlap", "true")][..], more].concat();
+        let config = resolve(&[layer("b.toml", &keys)]).unwrap().config;
+        (config.train.overlap, config.begins_early())
+    };
+    assert_eq!(of(&[("consistency.policy", "\"bsp\"")]), (true, true));
+    assert_eq!(of(&[("consistency.policy", "\"asp\"")]), (true, true));
+    assert_eq!(of(&[("consistency.policy", "\"asp\""), ("consistency.prefetch", "1")]), (true, false));
+    assert_eq!(of(&[("consistency.policy", "\"essp\""), ("consistency.staleness", "2")]), (true, false));
+    assert!(!resolve(&[layer("b.toml", &[])]).unwrap().config.begins_early());
 }
 
 #[test]

@@ -110,6 +110,26 @@ fn every_mistake_has_its_line() {
             "b.toml: consistency.quorum = 3: at most 2: there are no more workers",
         ),
         (
+            &[("train.overlap", "true"), ("sync.method", "\"allreduce\"")],
+            "b.toml: train.overlap = true: goes with parameter servers: an allreduce hands its buckets over as sync.order says; leave \
+             it out",
+        ),
+        (
+            &[("train.overlap", "true"), ("local.mode", "\"difference\"")],
+            "b.toml: train.overlap = true: goes without local.mode: what local steps push is known after the last of them; leave one of \
+             the two out",
+        ),
+        (
+            &[("train.overlap", "true"), ("cluster.steps", "\"whole\"")],
+            "b.toml: train.overlap = true: goes without cluster.steps = \"whole\", where the pieces of a step wait for each other; \
+             leave one of the two out",
+        ),
+        (
+            &[("train.overlap", "true"), ("codec.push", "\"sufficient-factor\"")],
+            "b.toml: train.overlap = true: goes without codec.push = \"sufficient-factor\": what a gradient is made of is known when \
+             all of it is; leave one of the two out",
+        ),
+        (
             &[("consistency.prefetch", "1"), ("consistency.policy", "\"bsp\"")],
             "b.toml: consistency.prefetch = 1: goes with ssp, essp, dssp, asp and buffer: under the others a pull waits for the very \
              push that would be missing; set consistency.prefetch = 0, or another consistency.policy",
