@@ -15,7 +15,7 @@ losses=("${@:-0}")
 [ $# -gt 0 ] || losses=(0 0.03 0.1)
 
 cargo build --release --quiet --workspace --all-features --bin loopback --bin slackline-link
-bin=$PWD/${CARGO_TARGET_DIR:-target}/release
+case ${CARGO_TARGET_DIR:-target} in /*) bin=$CARGO_TARGET_DIR/release ;; *) bin=$PWD/${CARGO_TARGET_DIR:-target}/release ;; esac
 
 sets=()
 for set in ${SETS:-}; do sets+=(--set "$set"); done
@@ -35,7 +35,13 @@ for loss in "${losses[@]}"; do
         printf 'TCP with %s:\n' "$control"
         # shellcheck disable=SC2016
         over "$loss" env CONTROL="$control" bash -c '
-            for end in "$LINK_0" "$LINK_1"; do $end sysctl -qw "net.ipv4.tcp_congestion_control=$CONTROL"; done
+            key=net.ipv4.tcp_congestion_control
+            for end in "$LINK_0" "$LINK_1"; do
+                if [ "$($end sysctl -n "$key")" != "$CONTROL" ] && ! $end sysctl -qw "$key=$CONTROL" 2>/dev/null; then
+                    echo "it cannot be chosen here: left out"
+                    exit 0
+                fi
+            done
             "$0" "$@" --server-via "$LINK_0" --worker-via "$LINK_1" --bind "$LINK_ADDRESS_0"' \
             "$bin/loopback" --raw --repeats 1 --mib 64 --rounds "$((mib / 64 > 0 ? mib / 64 : 1))" --tcp-mib "$tcp" "${sets[@]}"
     done
