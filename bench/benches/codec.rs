@@ -34,6 +34,8 @@ fn codecs() -> Vec<(String, CodecSpec)> {
         ("one-bit", CodecKind::OneBit),
         ("top-k 1 %", CodecKind::TopK { share: 0.01 }),
         ("top-k 10 %", CodecKind::TopK { share: 0.1 }),
+        ("relative-k 1 %", CodecKind::RelativeK { budget: (KEYS * 4 / 100) as u64, floor: 0.01 }),
+        ("relative-k 10 %", CodecKind::RelativeK { budget: (KEYS * 4 / 10) as u64, floor: 0.01 }),
         ("random-k 1 %", CodecKind::RandomK { share: 0.01 }),
         ("qsgd 7", CodecKind::Qsgd { levels: 7 }),
         ("power-sgd 1", CodecKind::PowerSgd { rank: 1 }),

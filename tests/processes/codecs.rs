@@ -28,6 +28,8 @@ const CASES: &[Case] = &[
     case("int8", &["codec.block=256"], 0.27, 0.9),
     case("one-bit", &[], 0.1, 0.8),
     case("top-k", &["codec.share=0.1"], 0.21, 0.85),
+    // A fifth of 650 values.
+    case("relative-k", &["codec.budget_bytes=520"], 0.21, 0.85),
     case("random-k", &["codec.share=0.25"], 0.26, 0.8),
     case("qsgd", &[], 0.3, 0.8),
     case("power-sgd", &["codec.rank=2"], 0.5, 0.8),
@@ -62,12 +64,15 @@ fn every_codec_learns_in_fewer_bytes() {
 fn in_step_virtual_time_sends_the_same_bytes_and_comes_to_the_same_values() {
     let stage = Stage::new();
     let bare: &[&str] = &["codec.error_feedback=false"];
+    let budget: &[&str] = &["codec.error_feedback=false", "codec.budget_bytes=520"];
     // Of batches of four, factors are fewer bytes than the gradient.
     let cases: [(_, &[&str]); _] = [
         ("f16", bare),
         ("bf16", bare),
         ("int8", bare),
         ("one-bit", bare),
+        // The values that it goes by are the same as well.
+        ("relative-k", budget),
         ("rows", &[]),
         ("sufficient-factor", &["train.batch=4"]),
     ];

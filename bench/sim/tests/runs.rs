@@ -87,6 +87,25 @@ fn timing_only_tells_the_time_of_the_run_with_gradients() {
     }
 }
 
+#[test]
+fn a_budget_is_kept_to_with_and_without_gradients_whether_parts_leave_early_or_not() {
+    for overlap in ["true", "false"] {
+        let keys = [
+            ("workers", "3"),
+            ("servers", "2"),
+            ("cluster.shards_per_server", "2"),
+            ("train.overlap", overlap),
+            ("codec.push", "\"relative-k\""),
+            ("codec.budget_bytes", "400"),
+        ];
+        for outcome in [run(&keys).unwrap(), timing(&keys)] {
+            let bytes = number(&outcome, "/bytes/pushed") / number(&outcome, "/iterations");
+            // What is left of a shard's part is less than a value with its index, and what its words leave over.
+            assert!(bytes <= 400.0 && bytes > 400.0 - 4.0 * 12.0, "{bytes} bytes an iteration");
+        }
+    }
+}
+
 /// One worker and one server: an iteration is a pull, a gradient and a push, one after another.
 #[test]
 fn an_iteration_costs_its_gradient_two_transfers_and_their_ways() {

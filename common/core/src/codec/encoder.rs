@@ -12,7 +12,7 @@ use super::random::{Lanes, seed_of};
 use super::source::Source;
 use super::spec::{CodecKind, CodecSpec};
 use super::top_k::{self, Selection, accumulate};
-use super::{bf16, f16, int8, one_bit, qsgd, random_k, rows, significance, sparse};
+use super::{bf16, f16, int8, one_bit, qsgd, random_k, relative_k, rows, significance, sparse};
 use crate::ids::KeyRange;
 use crate::layout::Layout;
 
@@ -28,6 +28,8 @@ const INFINITE: u32 = 0x7f80_0000;
 pub struct Encoder {
     spec: CodecSpec,
     keys: usize,
+    /// Words that a payload may have, of the codec with a budget.
+    budget: usize,
     seed: u64,
     /// Gradients that were encoded.
     count: u64,
@@ -52,8 +54,12 @@ impl Encoder {
             CodecKind::SufficientFactor | CodecKind::Rows => (pieces(), None),
             _ => (Pieces::default(), None),
         };
+        let budget = match spec.kind {
+            CodecKind::RelativeK { budget, .. } => relative_k::share(budget, keys.len, layout.len()),
+            _ => 0,
+        };
         let kept = vec![0.0; if spec.keeps() { len } else { 0 }];
-        Self { spec, keys: len, seed, count: 0, kept, pieces, power, selection: Selection::default() }
+        Self { spec, keys: len, budget, seed, count: 0, kept, pieces, power, selection: Selection::default() }
     }
 
     /// What has not been sent, a value a key; empty where nothing is kept.
@@ -63,10 +69,10 @@ impl Encoder {
     }
 
     /// Encodes the next gradient, of as many values as there are keys. `values` are the parameters, for
-    /// [`CodecKind::Significance`]; `words` is a buffer to use again.
+    /// [`CodecKind::Significance`] and [`CodecKind::RelativeK`]; `words` is a buffer to use again.
     ///
     /// The payload is plain where that is not longer, and where a sum is larger than the encoding takes. Where it is not finite, the
-    /// gradient itself is sent in its place and what was kept stays, so whoever gets it can say which key it was.
+    /// gradient itself is sent in its place, whatever a budget says, and what was kept stays, so whoever gets it can say which key it was.
     ///
     /// # Panics
     /// The gradient or the values have another length than the range: a mistake of the caller's.
@@ -94,6 +100,7 @@ impl Encoder {
             }
             CodecKind::Qsgd { levels } => self.qsgd(levels.clamp(1, 127), gradient, words),
             CodecKind::TopK { share } if can_pick => self.top_k(share, gradient, words),
+            CodecKind::RelativeK { floor, .. } if can_pick => self.relative_k(floor, gradient, values, words),
             CodecKind::RandomK { share } if can_pick => self.random_k(share, gradient, words),
             CodecKind::Significance { threshold } if can_pick => {
                 self.significance(threshold, gradient, values, words)
@@ -103,6 +110,7 @@ impl Encoder {
             CodecKind::Rows => self.rows(gradient, words),
             CodecKind::F32
             | CodecKind::TopK { .. }
+            | CodecKind::RelativeK { .. }
             | CodecKind::RandomK { .. }
             | CodecKind::Significance { .. } => self.plain(0, gradient, words),
         }
@@ -230,6 +238,18 @@ impl Encoder {
     fn top_k(&mut self, share: f32, gradient: &[f32], words: Vec<f32>) -> Payload {
         let count = top_k::count_of(share, self.keys);
         let found = self.selection.largest(count, gradient, &mut self.kept, INFINITE);
+        self.picked(found, gradient, words)
+    }
+
+    fn relative_k(
+        &mut self,
+        floor: f32,
+        gradient: &[f32],
+        values: Option<&[f32]>,
+        words: Vec<f32>,
+    ) -> Payload {
+        let (kept, selection) = (&mut self.kept, &mut self.selection);
+        let found = relative_k::select(self.budget, floor, gradient, values, kept, INFINITE, selection);
         self.picked(found, gradient, words)
     }
 

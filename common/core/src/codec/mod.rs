@@ -14,6 +14,7 @@
 //! | int8 | int8 | 1/254 of the block's largest | yes |
 //! | one-bit | one-bit | all but `1/n` of the block's squares, at worst | to the nearest f32 |
 //! | top-k, random-k | sparse, random-k | all but `k/n` of the squares | yes |
+//! | relative-k | sparse | all but the largest shares of their parameters that a budget of bytes holds | yes |
 //! | qsgd | qsgd | half a step; at random a step, and the mean is right | yes |
 //! | power-sgd | low-rank | what is orthogonal to a few directions | to the nearest f32 |
 //! | significance | sparse | `v / sqrt(t)` of the parameter | yes |
@@ -40,6 +41,7 @@ mod power_sgd;
 mod qsgd;
 mod random;
 mod random_k;
+mod relative_k;
 mod rows;
 mod significance;
 mod source;
@@ -52,6 +54,7 @@ pub use encoding::Encoding;
 pub use factors::Factors;
 pub use patch::{BLOCK, Patch};
 pub use payload::{CodecError, Payload};
+pub use relative_k::least_budget;
 pub use source::{PlainSource, Reader, Source};
 pub use spec::{CodecKind, CodecSpec};
 

@@ -32,8 +32,8 @@ pub(super) fn select(
     accumulate(gradient, kept, limit, |at, sum| match values {
         Some(values) => {
             let values = &values[at..at + sum.len()];
-            mark(at, sum, indices, |key, sum| mark_all(sum.abs() > share * values[key].abs()));
+            mark(at, sum, values, indices, |sum, value| mark_all(sum.abs() > share * value.abs()));
         }
-        None => mark(at, sum, indices, |_, sum| mark_all(sum != 0.0)),
+        None => mark(at, sum, sum, indices, |sum, _| mark_all(sum != 0.0)),
     })
 }

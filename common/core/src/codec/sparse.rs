@@ -1,4 +1,4 @@
-//! Some values with their indices; all others are zero. Written by [`super::top_k`] and [`super::significance`].
+//! Some values with their indices; all others are zero. Written by [`super::top_k`], [`super::relative_k`] and [`super::significance`].
 //!
 //! ```text
 //! count u32 | form u32 | indices, padded to whole words | count values f32
@@ -11,7 +11,7 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use super::random_k::Strata;
 
 /// Words before the indices.
-const HEAD: usize = 2;
+pub(super) const HEAD: usize = 2;
 
 /// Bytes of the longest gap.
 const GAP_BYTES_MAX: usize = 5;
@@ -53,22 +53,25 @@ const fn gap_bytes(gap: u32) -> usize {
         + (gap > 0x0fff_ffff) as usize
 }
 
+/// The shortest form of indices, which rise, and its words; of equal ones the first.
+fn shortest(indices: &[u32], keys: usize) -> (Form, usize) {
+    let sizes = Form::ALL.map(|form| (form, form.words(indices, keys)));
+    sizes.into_iter().min_by_key(|(_, words)| *words).unwrap_or((Form::List, indices.len()))
+}
+
+/// Words of a payload with values at `indices`, which rise. They grow with every index: the two halves of a gap
+/// take no fewer bytes than the whole.
+pub(super) fn words(indices: &[u32], keys: usize) -> usize {
+    HEAD + shortest(indices, keys).1 + indices.len()
+}
+
 /// Writes the values of `sum` at `indices`, which rise; false, and nothing written, where plain values would not be longer.
 pub(super) fn write(indices: &[u32], sum: &[f32], words: &mut Vec<f32>) -> bool {
     let keys = sum.len();
     if HEAD + indices.len() >= keys {
         return false;
     }
-    let sizes = Form::ALL.map(|form| form.words(indices, keys));
-    // The first of the shortest.
-    let form = if sizes[0] <= sizes[1].min(sizes[2]) {
-        0
-    } else if sizes[1] <= sizes[2] {
-        1
-    } else {
-        2
-    };
-    let index_words = sizes[form];
+    let (form, index_words) = shortest(indices, keys);
     if HEAD + index_words + indices.len() >= keys {
         return false;
     }
@@ -77,7 +80,7 @@ pub(super) fn write(indices: &[u32], sum: &[f32], words: &mut Vec<f32>) -> bool 
     let head: &mut [u32] = cast_slice_mut(head);
     (head[0], head[1]) = (indices.len() as u32, form as u32);
     let coded = &mut head[HEAD..];
-    match Form::ALL[form] {
+    match form {
         Form::List => coded.copy_from_slice(indices),
         Form::Bitmap => {
             coded.fill(0);

@@ -44,6 +44,13 @@ pub enum CodecKind {
         /// Share of the keys that are sent, in (0, 1].
         share: f32,
     },
+    /// The largest values beside the parameters that they change, as many as a budget holds.
+    RelativeK {
+        /// Bytes of a whole gradient's payloads, at least [`least_budget`](super::least_budget) of each range.
+        budget: u64,
+        /// A parameter nearer to zero counts as this; above zero.
+        floor: f32,
+    },
     /// Values at random places.
     RandomK {
         /// Share of the keys that are sent, in (0, 1].

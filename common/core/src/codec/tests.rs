@@ -7,6 +7,7 @@ mod matrices;
 mod picked;
 mod quantised;
 mod reading;
+mod relative;
 
 use proptest::prelude::*;
 
@@ -88,6 +89,8 @@ fn kinds() -> Vec<CodecKind> {
         CodecKind::OneBit,
         CodecKind::TopK { share: 0.01 },
         CodecKind::TopK { share: 0.3 },
+        CodecKind::RelativeK { budget: 200, floor: 0.01 },
+        CodecKind::RelativeK { budget: 2000, floor: 0.5 },
         CodecKind::RandomK { share: 0.1 },
         CodecKind::Qsgd { levels: 1 },
         CodecKind::Qsgd { levels: 7 },

@@ -5,6 +5,7 @@
 //! [`Resolved`] (showing, saving and fingerprinting it) and [`reference_toml`]. Reading files and the
 //! environment is the program's part.
 
+mod codec;
 mod keeping;
 mod kind;
 mod nearest;
@@ -376,10 +377,8 @@ impl Config {
     /// The division of the model over the servers.
     #[must_use]
     pub fn partition(&self) -> Partition {
-        let (len, servers) = (self.layout().len(), self.servers);
-        let bytes = len.div_ceil(u64::from(servers.max(1))) * size_of::<f32>() as u64;
-        let needed = bytes.div_ceil(self.cluster.shard_bytes.max(1)).min(SHARDS_PER_SERVER_MAX.into());
-        Partition::new(len, servers, self.cluster.shards_per_server.max(needed as u32))
+        let cluster = &self.cluster;
+        division(self.layout().len(), self.servers, cluster.shards_per_server, cluster.shard_bytes)
     }
 
     /// How batches are cut: see [`Cut`].
@@ -432,6 +431,13 @@ impl Config {
             }
         }
     }
+}
+
+/// The division of so many keys: more shards a server than wanted where these would have more than `shard_bytes`.
+fn division(len: u64, servers: u32, shards_per_server: u32, shard_bytes: u64) -> Partition {
+    let bytes = len.div_ceil(u64::from(servers.max(1))) * size_of::<f32>() as u64;
+    let needed = bytes.div_ceil(shard_bytes.max(1)).min(SHARDS_PER_SERVER_MAX.into());
+    Partition::new(len, servers, shards_per_server.max(needed as u32))
 }
 
 #[cfg(test)]

@@ -102,6 +102,14 @@ pub enum Fault {
         /// Of what.
         of: &'static str,
     },
+    /// `codec.budget_bytes` leaves a shard without a value.
+    #[error("does not hold a value of each of the {shards} shards; the least is {least}")]
+    Budget {
+        /// The least that does.
+        least: u64,
+        /// Shards that have keys.
+        shards: usize,
+    },
     /// An entry of `simulation.incidents` is none, or befalls nobody of this run.
     #[error(
         "entry {place} is no incident of this run; write \"worker 1 crash at 30 for 10\" or \"server 0 pause at 5 for 2\", with \

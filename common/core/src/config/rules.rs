@@ -3,6 +3,7 @@
 use core::net::Ipv6Addr;
 use std::collections::BTreeSet;
 
+use super::codec;
 use super::keeping::keeping;
 use super::problem::{Fault, Problem};
 use super::resolve::{Entries, SET_LAYER};
@@ -57,6 +58,7 @@ pub(super) fn check(entries: &Entries, faulty: &BTreeSet<&'static str>) -> Vec<P
     store::check(&mut rule);
     rule(&["stragglers.file", "stragglers.kind"], &recorded);
     rule(&["simulation.incidents", "workers", "servers", "sync.method"], &incidents);
+    codec::check(&mut rule);
     transport::check(&mut rule);
     for key in KEYS {
         let Some((on, _)) = key.only_with else { continue };

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::codec;
 use super::resolve::Entries;
 use super::simulation::Simulation;
 use super::store;
@@ -9,10 +10,9 @@ use super::timers;
 use super::transport;
 use super::value::Value;
 use super::{
-    Allreduce, Checkpoint, CheckpointKind, Cluster, Codec, Config, Consistency, Data, Durability, Evaluate,
-    Guard, Metrics, OnBadGradient, OnNorm, Steps, Train,
+    Allreduce, Checkpoint, CheckpointKind, Cluster, Config, Consistency, Data, Durability, Evaluate, Guard,
+    Metrics, OnBadGradient, OnNorm, Steps, Train,
 };
-use crate::codec::{CodecKind, CodecSpec};
 use crate::collective::{Order, Topology};
 use crate::consistency::{DelaySpec, PolicySpec, Treatment};
 use crate::local::{LocalSpec, Outer};
@@ -44,7 +44,7 @@ impl Config {
             local: local(entries),
             consistency: consistency(entries),
             sync: sync(entries),
-            codec: codec(entries),
+            codec: codec::of(entries),
             guard: guard(entries),
             checkpoint: checkpoint(entries),
             evaluate: evaluate(entries),
@@ -103,34 +103,6 @@ fn given(entries: &Entries, key: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-fn codec(entries: &Entries) -> Codec {
-    if sync(entries).is_some() {
-        return Codec::PLAIN;
-    }
-    let share = || entries.float("codec.share") as f32;
-    let kind = |key| match entries.text(key) {
-        "f16" => CodecKind::F16,
-        "bf16" => CodecKind::Bf16 { stochastic: entries.flag("codec.stochastic") },
-        "int8" => CodecKind::Int8 { block: entries.int("codec.block") },
-        "one-bit" => CodecKind::OneBit,
-        "top-k" => CodecKind::TopK { share: share() },
-        "random-k" => CodecKind::RandomK { share: share() },
-        "qsgd" => CodecKind::Qsgd { levels: entries.int("codec.levels") },
-        "power-sgd" => CodecKind::PowerSgd { rank: entries.int("codec.rank") },
-        "sufficient-factor" => CodecKind::SufficientFactor,
-        "significance" => {
-            // What is compared is the gradient; the update is that times the rate.
-            let threshold = entries.float("codec.threshold") / entries.float("optimizer.rate");
-            CodecKind::Significance { threshold: threshold as f32 }
-        }
-        "rows" => CodecKind::Rows,
-        _ => CodecKind::F32,
-    };
-    let push = kind("codec.push");
-    let error_feedback = push.is_lossy() && entries.flag("codec.error_feedback");
-    Codec { push: CodecSpec { kind: push, error_feedback }, pull: kind("codec.pull") }
-}
-
 fn guard(entries: &Entries) -> Guard {
     let has_shards = sync(entries).is_none();
     let limit = |key| Some(entries.float(key)).filter(|limit| has_shards && *limit > 0.0);
@@ -169,7 +141,7 @@ fn checkpoint(entries: &Entries) -> Checkpoint {
     }
 }
 
-fn data(entries: &Entries) -> Data {
+pub(super) fn data(entries: &Entries) -> Data {
     let dir = entries.text("data.dir");
     Data {
         dataset: match entries.text("data.dataset") {
@@ -185,7 +157,7 @@ fn data(entries: &Entries) -> Data {
     }
 }
 
-fn model(entries: &Entries) -> ModelSpec {
+pub(super) fn model(entries: &Entries) -> ModelSpec {
     let widths = entries.list("model.widths").iter().filter_map(|value| match value {
         Value::Int(width) => u64::try_from(*width).ok(),
         _ => None,

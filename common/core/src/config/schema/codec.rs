@@ -16,6 +16,7 @@ pub(super) const CODEC: &[Key] = &[
             "int8",
             "one-bit",
             "top-k",
+            "relative-k",
             "random-k",
             "qsgd",
             "power-sgd",
@@ -26,7 +27,8 @@ pub(super) const CODEC: &[Key] = &[
         Absent::Default("\"f32\""),
         "",
         "How gradients are written. f32 as they are. f16, bf16: two bytes a value. int8: one, with a scale a block. one-bit: the sign, \
-         with two magnitudes a block. top-k, random-k: a share of the values. qsgd: few levels, rounded at random. power-sgd: matrices \
+         with two magnitudes a block. top-k, random-k: a share of the values. relative-k: those that move their parameter by the largest \
+         share of itself, as many as a budget holds. qsgd: few levels, rounded at random. power-sgd: matrices \
          as sums of few outer products. sufficient-factor: gradients of fully-connected layers as the vectors that they are made of, \
          where those are fewer (exact but for rounding; a batch that is computed in one piece by one thread). significance: values that move their parameter by a share of itself. rows: \
          rows of matrices that are not all zero (exact).",
@@ -51,7 +53,18 @@ pub(super) const CODEC: &[Key] = &[
     )
     .only_with(
         "codec.push",
-        &["f16", "bf16", "int8", "one-bit", "top-k", "random-k", "qsgd", "power-sgd", "significance"],
+        &[
+            "f16",
+            "bf16",
+            "int8",
+            "one-bit",
+            "top-k",
+            "relative-k",
+            "random-k",
+            "qsgd",
+            "power-sgd",
+            "significance",
+        ],
     ),
     Key::new(
         "codec.share",
@@ -61,6 +74,24 @@ pub(super) const CODEC: &[Key] = &[
         "The share of a shard's values that top-k and random-k send.",
     )
     .only_with("codec.push", &["top-k", "random-k"]),
+    Key::new(
+        "codec.budget_bytes",
+        Kind::Int { min: 16, max: 1 << 40 },
+        Absent::Default("65536"),
+        "bytes",
+        "What relative-k may make a whole gradient come to, frames aside. A shard has a part by its keys, which holds one of its values at \
+         least.",
+    )
+    .only_with("codec.push", &["relative-k"]),
+    Key::new(
+        "codec.floor",
+        Kind::Float { min: 1e-9, max: 1e6 },
+        Absent::Default("0.01"),
+        "",
+        "Parameters nearer to zero count as this where relative-k divides by them. Far below their usual size, those near zero are sent \
+         first, and training is slower; above all of them the largest values are sent, as by top-k.",
+    )
+    .only_with("codec.push", &["relative-k"]),
     Key::new(
         "codec.block",
         Kind::Int { min: 32, max: 1 << 16 },

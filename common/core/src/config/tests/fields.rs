@@ -92,6 +92,8 @@ fn unlike_any_default() -> Layer {
             ("codec.pull", "\"int8\""),
             ("codec.error_feedback", "false"),
             ("codec.share", "0.125"),
+            ("codec.budget_bytes", "54"),
+            ("codec.floor", "0.015625"),
             ("codec.block", "50"),
             ("codec.levels", "51"),
             ("codec.rank", "52"),

@@ -220,6 +220,11 @@ fn every_mistake_has_its_line() {
             &[("guard.on_norm", "\"clip\"")],
             "b.toml: guard.on_norm = \"clip\": needs a guard.norm_max above 0: without a limit no norm is beyond it",
         ),
+        // Shards of 320 and 330 keys.
+        (
+            &[("codec.push", "\"relative-k\""), ("codec.budget_bytes", "32")],
+            "b.toml: codec.budget_bytes = 32: does not hold a value of each of the 2 shards; the least is 33",
+        ),
         (
             &[("stragglers.kind", "\"recorded\"")],
             "default: stragglers.file = \"\": stragglers.kind = \"recorded\" needs a file",
