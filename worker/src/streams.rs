@@ -25,7 +25,8 @@ pub(crate) enum Outgoing<M> {
     Finish,
 }
 
-/// The transfers that the other side has not taken yet, each with when it was handed over.
+/// The transfers under way that the other side has not taken yet, each with since when. What waits for its own turn or rate is not held up by the
+/// other side.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Backlog {
     waiting: Arc<Mutex<BTreeMap<u64, Instant>>>,
@@ -75,6 +76,7 @@ pub(crate) async fn write<M: Message>(
     let now = || Moment(began.elapsed().as_nanos() as u64);
     loop {
         while let Some((cost, (number, header, pieces))) = queue.take(now()) {
+            backlog.add(number);
             let connection = connection.clone();
             transfers.spawn(async move {
                 transfer::carry_pieces(&connection, header, &pieces, &network).await.map(|()| (number, cost))
@@ -93,7 +95,6 @@ pub(crate) async fn write<M: Message>(
                 }
                 Some(Outgoing::Transfer(header, pieces)) => {
                     last += 1;
-                    backlog.add(last);
                     // The rate is that of pushes.
                     let bytes = if header.kind == TransferKind::Push { header.payload_bytes() } else { 0 };
                     let cost = unread_at_most(&header, &network);
@@ -248,7 +249,103 @@ mod tests {
             error = write(&connection, sender, waiting, settings, &backlog) => panic!("{error:?}"),
             heard = tokio::time::timeout(Duration::from_secs(10), hear) => heard.unwrap(),
         }
-        assert_eq!(backlog.look().map(|(count, _)| count), Some(8), "none of them is taken");
+        // Each of them takes all of the credit.
+        assert_eq!(backlog.look().map(|(count, _)| count), Some(1), "none of them is taken");
+    }
+
+    /// A worker with a rate, and a server that takes what comes.
+    #[tokio::test]
+    async fn a_server_that_waits_for_what_has_a_rate_is_not_said_to_hold_it_up() {
+        let settings = Settings { push_bytes_per_s: 1, ..narrow() };
+        let ((server, _control), (connection, (sender, _receiver))) = ends(&settings).await;
+        let (outgoing, waiting) = mpsc::channel(64);
+        let backlog = Backlog::default();
+        for shard in 0..2 {
+            give(&outgoing, shard, 32 * KIB).await;
+        }
+        let read = async {
+            let mut gather = None;
+            loop {
+                let arriving = transfer::accept(&server).await.unwrap().header().await.unwrap();
+                let header = *arriving.header();
+                assert_eq!(header.shard, ShardId(0), "the second waits for a day");
+                let place = || Gather::new(&header, vec![0.0; header.words as usize].into()).unwrap();
+                if gather.get_or_insert_with(place).receive(arriving).await.unwrap() {
+                    break;
+                }
+            }
+            // The first is acknowledged, and nothing else is under way.
+            while backlog.look().is_some() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            error = write(&connection, sender, waiting, settings, &backlog) => panic!("{error:?}"),
+            read = tokio::time::timeout(Duration::from_secs(10), read) => read.unwrap(),
+        }
+    }
+
+    /// A credit is given back when its transfer is taken, not when all of it is written.
+    #[tokio::test]
+    async fn what_has_no_credit_is_not_begun_before_something_else_is_taken() {
+        let settings = Settings { credit_bytes: 4 * KIB, ..narrow() };
+        let ((server, (_sender, mut heard)), (connection, (sender, _receiver))) = ends(&settings).await;
+        let (outgoing, waiting) = mpsc::channel(64);
+        for shard in 0..2 {
+            give(&outgoing, shard, 64 * KIB).await;
+        }
+        outgoing.send(Outgoing::Message(Box::new(ToServer::Renew))).await.unwrap();
+        let next = || async { transfer::accept(&server).await.unwrap().header().await.unwrap() };
+        let read = async {
+            let first = next().await;
+            let header = *first.header();
+            let gather = Gather::new(&header, vec![0.0; header.words as usize].into()).unwrap();
+            let other = next().await;
+            assert_eq!(other.header().shard, header.shard, "both of its streams");
+            // It was said after the second transfer was handed over, which has not begun for all that.
+            assert_eq!(heard.receive().await.unwrap(), Some(ToServer::Renew));
+            let early = tokio::time::timeout(Duration::from_millis(100), next()).await;
+            assert!(early.is_err(), "{:?} began", early.map(|early| early.header().shard));
+            let (one, two) = tokio::join!(gather.receive(first), gather.receive(other));
+            assert!(one.unwrap() || two.unwrap(), "whole");
+            next().await.header().shard
+        };
+        let backlog = Backlog::default();
+        tokio::select! {
+            error = write(&connection, sender, waiting, settings, &backlog) => panic!("{error:?}"),
+            next = tokio::time::timeout(Duration::from_secs(10), read) => assert_eq!(next.unwrap(), ShardId(1)),
+        }
+    }
+
+    /// A transfer that would fill the link for long, and windows that do not stop it.
+    #[tokio::test]
+    async fn a_message_passes_what_is_being_sent() {
+        let settings = Settings::default();
+        let ((server, (_sender, mut heard)), (connection, (sender, _receiver))) = ends(&settings).await;
+        let (outgoing, waiting) = mpsc::channel(64);
+        let len = 32 * KIB * KIB;
+        give(&outgoing, 0, len).await;
+        let read = async {
+            let mut arriving = transfer::accept(&server).await.unwrap().header().await.unwrap();
+            // All of it could go before a message that is given now.
+            outgoing.send(Outgoing::Message(Box::new(ToServer::Renew))).await.unwrap();
+            let gather = Gather::new(arriving.header(), vec![0.0; len as usize].into()).unwrap();
+            let take = async {
+                while !gather.receive(arriving).await.unwrap() {
+                    arriving = transfer::accept(&server).await.unwrap().header().await.unwrap();
+                }
+            };
+            tokio::select! {
+                biased;
+                heard = heard.receive() => assert_eq!(heard.unwrap(), Some(ToServer::Renew)),
+                () = take => panic!("128 MiB were there before the message"),
+            }
+        };
+        let backlog = Backlog::default();
+        tokio::select! {
+            error = write(&connection, sender, waiting, settings, &backlog) => panic!("{error:?}"),
+            read = tokio::time::timeout(Duration::from_secs(60), read) => read.unwrap(),
+        }
     }
 
     /// Gives pushes of these shards at once, the last layer's first as backward makes them, and says in which order a server has them whole.
