@@ -42,8 +42,9 @@ way_of() {
 # Configuration of one cell: its way, then its link.
 cell() {
     local way=$1 mbit=$2 delay=$3 loss=$4
-    local sets=()
-    for key in 'model.kind="mlp"' 'model.widths=[128]' $(way_of "$way") workers=$workers servers=1 "train.batch=$batch" train.epochs=1 "data.limit=$((iterations * workers * batch))" \
+    local sets=() of_way key
+    of_way=$(way_of "$way")
+    for key in 'model.kind="mlp"' 'model.widths=[128]' $of_way workers=$workers servers=1 "train.batch=$batch" train.epochs=1 "data.limit=$((iterations * workers * batch))" \
         'data.dataset="fashion-mnist"' 'stragglers.kind="permanent"' stragglers.factor=1 stragglers.compute_s=0.02 \
         stragglers.jitter=0.1 ${SETS:-} "transport.bandwidth_mbit=$mbit" "transport.round_trip_ms=$((2 * delay))" evaluate.every_epochs=0; do
         sets+=(--set "$key")

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use slackline_core::codec::Encoding;
 use slackline_core::ids::{BatchIndex, Clock, Moment, Sequence, ShardId};
+use slackline_core::layout::Layout;
 use slackline_core::stragglers::{forward_share, ready_share};
 use slackline_worker_core::{Buffer, Event, Packed};
 
@@ -178,17 +179,17 @@ impl World {
         self.foresee_parts((process, number), begins, seconds);
     }
 
-    /// Plans when each shard's part of a gradient that takes so many seconds is final: the last layers' first, and the first one's with the
-    /// whole.
+    /// Plans when each shard's part of a gradient that takes so many seconds is final, which it is with the first of its layers: the last layers'
+    /// parts first, and those of the first layer with the whole.
     fn foresee_parts(&mut self, (process, number): (usize, u64), begins: Moment, seconds: f64) {
         if !self.plan.config().train.overlap {
             return;
         }
         let Some(computing) = &self.processes[process].computing else { return };
         let partition = self.plan.config().partition();
-        let total = partition.key_count();
+        let (layout, total) = (self.plan.config().layout(), partition.key_count());
         for shard in computing.pushed.clone() {
-            let start = partition.range(shard).start;
+            let start = layer_start(&layout, partition.range(shard).start);
             if start > 0 {
                 let share = ready_share(total - start, total);
                 let when = begins.after(duration(seconds * share));
@@ -277,14 +278,18 @@ impl World {
             late,
             ..
         } = computing;
+        // What was given up before all values were there has waited to its end.
+        let waited = if late.is_some() { now.since(since) } else { waited };
         pushed.retain(|shard| !told.contains(shard));
         self.counts.computing -= u64::from(late.is_none());
         self.tally.gradients += 1;
         let Gradient { values, loss, bad_key, factors, local } = self.engine.finish(job, is_abandoned)?;
         state.local = local;
+        // What it was before somebody gave it up, where parts of it have left.
+        let before = state.gradients.pop_back_if(|(known, _)| *known == sequence).map(|(_, before)| before);
         let packed = match bad_key {
-            None => state.pack(&pushed, &values, &factors, &computed_on),
-            Some(_) => BTreeMap::new(),
+            None if !values.is_empty() => state.pack(&pushed, &values, &factors, &computed_on),
+            _ => BTreeMap::new(),
         };
         let news = packed.iter().map(|(shard, payload)| Packed {
             shard: *shard,
@@ -292,14 +297,13 @@ impl World {
             words: payload.words().len() as u64,
         });
         let news = news.collect();
-        // What was told of it before is there.
-        let before = state.gradients.pop_back_if(|(known, _)| *known == sequence);
-        let before = before.map(|(_, before)| before.packed).unwrap_or_default();
-        let packed = packed.into_iter().chain(before).collect();
+        let before = before.unwrap_or_default();
+        let values = if values.is_empty() { before.values } else { values };
+        let packed = packed.into_iter().chain(before.packed).collect();
         state.gradients.push_back((sequence, Computed { values, packed }));
         state.track = Track { since: Some(now), ..Track::default() };
         if self.timeline.is_open() {
-            self.timeline.computed(state.id(), since, now);
+            self.timeline.computed(state.id(), since, since.after(waited), now);
         }
         if !loss.is_finite() || bad_key.is_some() {
             self.diverged.get_or_insert(clock);
@@ -348,6 +352,12 @@ impl World {
         let (loss, accuracy) = self.engine.evaluate(&snapshot);
         self.agenda.at(self.agenda.now(), Happening::Measured { process, at_samples, loss, accuracy });
     }
+}
+
+/// Where the layer begins that a key is of: with the last matrix before it, as the bias beside a matrix is final with that.
+fn layer_start(layout: &Layout, key: u64) -> u64 {
+    let matrices = layout.tensors().iter().filter(|tensor| tensor.shape.len() > 1);
+    matrices.map(|matrix| matrix.offset).take_while(|start| *start <= key).last().unwrap_or_default()
 }
 
 /// The values that were pulled, with their shards. What still comes for these pulls is thrown away.

@@ -57,9 +57,10 @@ impl Timeline {
         }
     }
 
-    /// A gradient was computed.
-    pub(crate) fn computed(&mut self, worker: WorkerId, start: Moment, end: Moment) {
-        self.add(worker, start, end, What::Compute);
+    /// A gradient was computed, which from `start` to `begins` waited for values.
+    pub(crate) fn computed(&mut self, worker: WorkerId, start: Moment, begins: Moment, end: Moment) {
+        self.add(worker, start, begins, What::Pull);
+        self.add(worker, begins, end, What::Compute);
     }
 
     /// What followed a gradient in an allreduce: others' gradients were missing, then sums that others had.
@@ -137,7 +138,7 @@ mod tests {
             push_held_us: 5_000,
             pull_held_us: 25_000,
         };
-        timeline.computed(WorkerId(3), Moment(0), Moment(10_000_000));
+        timeline.computed(WorkerId(3), Moment(0), Moment(0), Moment(10_000_000));
         timeline.between(WorkerId(3), &track, Moment(70_000_000));
         let expected =
             [(0, 10, "compute"), (10, 25, "push"), (25, 30, "wait"), (30, 45, "pull"), (45, 70, "wait")];
@@ -148,7 +149,7 @@ mod tests {
         };
         assert_eq!(timeline.to_text(), expected.map(line).concat());
         assert!(!timeline.is_open());
-        timeline.computed(WorkerId(3), Moment(1), Moment(2));
+        timeline.computed(WorkerId(3), Moment(1), Moment(1), Moment(2));
         assert_eq!(timeline.spans.len(), 5, "there are no more than were asked for");
     }
 }

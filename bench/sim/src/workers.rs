@@ -58,6 +58,7 @@ pub(crate) const fn place_of(buffer: Buffer) -> usize {
 }
 
 /// A gradient that is computed.
+#[derive(Default)]
 pub(crate) struct Computed {
     pub(crate) values: Arc<Vec<f32>>,
     /// The parts that are not sent as they are.

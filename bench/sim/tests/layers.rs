@@ -56,9 +56,23 @@ fn layers_and_their_order_change_no_bit() {
     assert_eq!(of(&[FRONT]), whole);
 }
 
-// What waits for values that a crashed server owes must not keep a run from being told as stuck, nor a pause from being over.
+// A gradient that waits for values must not keep a run from being told as stuck.
 #[test]
-fn a_gradient_that_waits_for_values_outlives_what_befalls_its_servers() {
+fn a_gradient_that_waits_for_a_server_that_is_gone_is_no_sign_of_life() {
+    let more = [
+        ("workers", "3"),
+        ("servers", "2"),
+        ("train.batch", "160"),
+        ("cluster.lease_s", "2.0"),
+        ("simulation.incidents", "[\"server 1 crash at 2.0\"]"),
+        OVERLAP,
+    ];
+    let failure = run(&[&LAYERS[..], &more].concat()).unwrap_err().to_string();
+    assert!(failure.contains("server 1 is gone and none comes back"), "{failure}");
+}
+
+#[test]
+fn a_gradient_that_waits_for_values_outlives_what_befalls_the_run() {
     for incident in
         ["server 1 pause at 2.0 for 1.0", "worker 1 crash at 2.0 for 0.5", "worker 0 pause at 2.1 for 4.0"]
     {
@@ -68,11 +82,38 @@ fn a_gradient_that_waits_for_values_outlives_what_befalls_its_servers() {
             ("servers", "2"),
             ("train.batch", "160"),
             ("cluster.lease_s", "2.0"),
+            ("codec.push", "\"int8\""),
             ("simulation.incidents", incidents.as_str()),
             OVERLAP,
             FRONT,
         ];
         let outcome = run(&[&LAYERS[..], &more].concat()).unwrap();
         assert_eq!(number(&outcome, "/samples"), 20.0 * 1442.0, "{incident}");
+    }
+}
+
+// Under backup gradients are given up, also such as wait for values, after parts of them have left. A simulation had nothing to write of those
+// in a codec.
+#[test]
+fn gradients_that_are_given_up_lose_no_sample_and_tell_the_same_time_without_values() {
+    for codec in ["\"f32\"", "\"int8\""] {
+        let more = [
+            ("workers", "5"),
+            ("servers", "2"),
+            ("train.batch", "32"),
+            ("train.epochs", "3"),
+            ("stragglers.kind", "\"exp\""),
+            ("consistency.policy", "\"backup\""),
+            ("consistency.backup", "2"),
+            ("codec.push", codec),
+            OVERLAP,
+            FRONT,
+        ];
+        let keys: Vec<_> =
+            LAYERS.into_iter().filter(|(key, _)| *key != "stragglers.jitter").chain(more).collect();
+        let (with, without) = (run(&keys).unwrap(), timing(&keys));
+        assert_eq!(number(&with, "/samples"), 3.0 * 1442.0, "{codec}");
+        assert_eq!(with.summary["virtual_s"], without.summary["virtual_s"], "{codec}");
+        assert_eq!(with.summary["time"], without.summary["time"], "{codec}");
     }
 }

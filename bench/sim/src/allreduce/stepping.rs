@@ -199,7 +199,7 @@ impl World {
         self.counts.computing -= 1;
         self.tally.gradients += u64::from(samples > 0);
         (self.stirred, self.worked) = (now, now);
-        self.timeline.computed(id, since, now);
+        self.timeline.computed(id, since, since, now);
         if !loss.is_finite() || bad_key.is_some() {
             self.diverged.get_or_insert(clock);
         }
