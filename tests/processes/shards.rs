@@ -34,7 +34,8 @@ fn parts_that_leave_before_their_gradient_change_no_bit_of_a_run() {
         ("model.kind", "\"mlp\""),
         ("model.widths", "[32, 64]"),
     ];
-    for codec in ["codec.push=f32", "codec.push=int8"] {
+    // Sparse pushes make sparse answers to pulls: patches of values that were lent and given back.
+    for codec in ["codec.push=f32", "codec.push=int8", "codec.push=top-k"] {
         let figures = ["true", "false"].map(|overlap| {
             let set = format!("train.overlap={overlap}");
             let more = ["--set", codec, "--set", "codec.error_feedback=false", "--set", &set];

@@ -140,9 +140,10 @@ impl Cycle {
             || self.pushing.as_ref().is_some_and(|pushing| pushing.batch == batch)
     }
 
-    /// The gradient that the shell computes, with the time it began at.
+    /// The gradient that the shell computes, with the time it began at. One that lacks values waits for those.
     pub(crate) fn computing(&self) -> Option<(BatchIndex, Moment)> {
         match &self.iteration {
+            Some(iteration) if !iteration.has_values() => None,
             Some(Iteration { batch, phase: Phase::Computing { since }, .. }) => Some((*batch, *since)),
             _ => self.forgotten.as_ref().map(|forgotten| (forgotten.batch, forgotten.since)),
         }
@@ -439,6 +440,7 @@ impl Worker {
         effects: &mut Vec<Effect>,
     ) {
         if let Some(forgotten) = self.cycle.forgotten.take_if(|forgotten| forgotten.sequence == sequence) {
+            self.ledger.stalled(waited_us);
             effects.push(self.release_unsent(sequence, &forgotten.left));
             return;
         }

@@ -214,6 +214,118 @@ fn parts_are_handed_over_before_the_gradient_and_are_parts_of_it() {
     }
 }
 
+/// A network in four shards whose values lie apart from each other, with what it computes where they are together.
+struct Apart {
+    config: Vec<(&'static str, &'static str)>,
+    partition: Partition,
+    values: Vec<f32>,
+    gradient: Vec<f32>,
+}
+
+impl Apart {
+    fn new() -> Self {
+        let config = vec![
+            ("model.kind", "\"mlp\""),
+            ("model.widths", "[16, 64]"),
+            ("cluster.shards_per_server", "4"),
+            ("servers", "1"),
+            ("train.overlap", "true"),
+        ];
+        let partition = self::config(&config).partition();
+        let values: Vec<f32> = (0..partition.key_count()).map(|key| (key % 7) as f32 * 0.1).collect();
+        let mut apart = Self { config, partition, values, gradient: Vec::new() };
+        let (compute, mut done) = start(&apart.config);
+        assert!(compute.gradient(GradientJob { values: apart.values.clone(), ..apart.job(&[], &[]) }));
+        apart.gradient = gradient(done.blocking_recv()).0;
+        apart
+    }
+
+    fn of(&self, shard: u32) -> Vec<f32> {
+        self.values[self.partition.range(ShardId(shard)).as_indices()].to_vec()
+    }
+
+    fn job(&self, here: &[u32], missing: &[u32]) -> GradientJob {
+        let keys = self.values.len();
+        GradientJob {
+            values: vec![9.0; keys],
+            here: here.iter().map(|shard| (ShardId(*shard), self.of(*shard))).collect(),
+            missing: missing.iter().copied().map(ShardId).collect(),
+            gradient: vec![f32::NAN; keys],
+            ..job(1, 2, 0.0)
+        }
+    }
+}
+
+#[test]
+fn values_that_come_while_it_is_computed_make_the_same_gradient_and_all_memory_comes_back() {
+    let apart = Apart::new();
+    let (compute, mut done) = start(&apart.config);
+    assert!(compute.gradient(apart.job(&[0], &[1, 2, 3])));
+    for shard in [3, 1, 2] {
+        compute.deliver(ShardId(shard), apart.of(shard));
+    }
+    match done.blocking_recv() {
+        Some(Done::Gradient { job, bad_key: None, .. }) => {
+            assert_eq!(job.gradient, apart.gradient);
+            assert_eq!(job.here, (0..4).map(|shard| (ShardId(shard), apart.of(shard))).collect::<ByShard>());
+            assert_eq!(job.values, apart.values, "they are in their place for who looks at them later");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(compute.leftover().is_empty());
+}
+
+#[test]
+fn a_gradient_that_lacks_values_ends_when_it_is_abandoned_and_with_the_process() {
+    let apart = Apart::new();
+    let (compute, mut done) = start(&apart.config);
+    assert!(compute.gradient(apart.job(&[0], &[1, 2, 3])));
+    compute.deliver(ShardId(1), apart.of(1));
+    compute.abandon(Sequence(1));
+    match done.blocking_recv() {
+        Some(Done::Gradient { job, .. }) => {
+            compute.deliver(ShardId(3), apart.of(3));
+            let back: Vec<_> = job.here.into_keys().chain(compute.leftover().into_keys()).collect();
+            assert_eq!(back.into_iter().collect::<BTreeSet<_>>(), [0, 1, 3].map(ShardId).into());
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(compute.gradient(GradientJob { sequence: Sequence(2), ..apart.job(&[0], &[1, 2, 3]) }));
+    // It joins the thread.
+    drop(compute);
+}
+
+// One part is finite and one is not: what is final before the rest leaves, and the whole is named for what it is.
+#[test]
+fn a_gradient_of_which_a_part_is_not_finite_is_named() {
+    let apart = Apart::new();
+    let (compute, mut done) = start(&apart.config);
+    // The first layer's weights are nothing, and its units are on whatever comes in; the slopes of those weights are beyond any number.
+    let mut values = vec![0.0; apart.values.len()];
+    values[1024..1040].fill(1.0);
+    values[1040..2064].fill(0.1);
+    values[2128..2768].iter_mut().enumerate().for_each(|(place, value)| *value = (place % 10) as f32);
+    let mut bad = GradientJob { values, ..apart.job(&[], &[]) };
+    bad.place.pushed = (0..4).map(ShardId).collect();
+    bad.batch = Batch::with_capacity(1, 64);
+    bad.batch.push(&[f32::MAX; 64], 1);
+    assert!(compute.gradient(bad));
+    let mut left = Vec::new();
+    loop {
+        match done.blocking_recv() {
+            Some(Done::Part { shard, payload, .. }) => {
+                assert!(payload.values().unwrap().iter().all(|value| value.is_finite()));
+                left.push(shard);
+            }
+            Some(Done::Gradient { bad_key, .. }) => {
+                assert_eq!((left, bad_key), (vec![ShardId(2), ShardId(3)], Some(0)));
+                break;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 #[test]
 fn a_part_that_is_not_finite_does_not_leave() {
     let more = [

@@ -367,11 +367,11 @@ impl Config {
     }
 
     /// Whether computing begins with the values of the first layers, while others are on their way: not where the next ones are pulled ahead, or
-    /// anew as long as others are waited for.
+    /// anew as long as others are waited for, nor where all are in one shard.
     #[must_use]
-    pub const fn begins_early(&self) -> bool {
+    pub fn begins_early(&self) -> bool {
         let pulls_otherwise = self.consistency.prefetch > 0 || self.consistency.policy.refreshes();
-        self.train.overlap && !pulls_otherwise
+        self.train.overlap && !pulls_otherwise && self.partition().shard_count() > 1
     }
 
     /// The division of the model over the servers.

@@ -45,7 +45,10 @@ pub(super) fn check(entries: &Entries, faulty: &BTreeSet<&'static str>) -> Vec<P
         ],
         &prefetch,
     );
-    rule(&["train.overlap", "sync.method", "local.mode", "cluster.steps", "codec.push"], &overlap);
+    rule(
+        &["train.overlap", "sync.method", "train.threads", "local.mode", "cluster.steps", "codec.push"],
+        &overlap,
+    );
     rule(&["sync.topology", "workers", "sync.method"], &topology);
     rule(
         &["sync.method", "local.mode", "train.proportional", "consistency.delay", "consistency.drop_at"],
@@ -210,10 +213,10 @@ fn prefetch(entries: &Entries) -> Option<Fault> {
 
 /// Parts of a gradient leave before it is whole only where a part is all that its shard needs.
 fn overlap(entries: &Entries) -> Option<Fault> {
-    let rule = if !entries.flag("train.overlap") {
+    let rule = if !entries.flag("train.overlap") || is_allreduce(entries) {
         return None;
-    } else if is_allreduce(entries) {
-        "goes with parameter servers: an allreduce hands its buckets over as sync.order says; leave it out"
+    } else if entries.int::<i64>("train.threads") > 1 {
+        "goes with train.threads = 1: several threads have all parts of their sum at the end; leave one of the two out"
     } else if entries.text("local.mode") != "off" {
         "goes without local.mode: what local steps push is known after the last of them; leave one of the two out"
     } else if entries.text("cluster.steps") == "whole" {

@@ -37,7 +37,7 @@ impl Config {
                 batch: entries.int("train.batch"),
                 microbatch: entries.int("train.microbatch"),
                 threads: entries.int("train.threads"),
-                overlap: entries.flag("train.overlap"),
+                overlap: entries.flag("train.overlap") && sync(entries).is_none(),
                 proportional: entries.flag("train.proportional"),
             },
             optimizer: optimizer(entries),

@@ -301,9 +301,11 @@ pub(super) const RUN: &[Key] = &[
          still computed, and begins a gradient with the values of the first layers, while others are on their way. Nothing of what is \
          computed changes. More shards (cluster.shard_bytes) come and go earlier, and transport.order = \"front-first\" lets the first \
          layers go first. Values that are pulled ahead (consistency.prefetch) or anew (essp) are waited for as before. Not with whole \
-         steps, local steps or sufficient factors, which wait for the whole gradient; an allreduce has sync.order. It pays where a link is \
-         waited for (bench/README.md), and costs processors: on one machine that computes and serves a few percent.",
-    ),
+         steps, local steps, sufficient factors or several train.threads, which wait for the whole gradient; with train.microbatch only \
+         the last piece is pushed so, and only the first begins so. It pays where a link is waited for (bench/README.md), and costs \
+         processors and memory: one more copy of the values. An allreduce has sync.order.",
+    )
+    .only_with("sync.method", &["server"]),
     Key::new(
         "train.proportional",
         Kind::Bool,

@@ -274,7 +274,7 @@ fn every_key_reaches_its_field() {
 #[test]
 fn layers_are_computed_on_as_they_come_unless_values_are_pulled_ahead_or_anew() {
     let of = |more: &[(&str, &str)]| {
-        let keys = [&[("train.overlap", "true")][..], more].concat();
+        let keys = [&[("train.overlap", "true"), ("cluster.shards_per_server", "2")][..], more].concat();
         let config = resolve(&[layer("b.toml", &keys)]).unwrap().config;
         (config.train.overlap, config.begins_early())
     };
@@ -282,6 +282,9 @@ fn layers_are_computed_on_as_they_come_unless_values_are_pulled_ahead_or_anew() 
     assert_eq!(of(&[("consistency.policy", "\"asp\"")]), (true, true));
     assert_eq!(of(&[("consistency.policy", "\"asp\""), ("consistency.prefetch", "1")]), (true, false));
     assert_eq!(of(&[("consistency.policy", "\"essp\""), ("consistency.staleness", "2")]), (true, false));
+    assert_eq!(of(&[("sync.method", "\"allreduce\"")]), (false, false), "a file made for more goes as well");
+    let single = [("train.overlap", "true"), ("servers", "1"), ("cluster.shards_per_server", "1")];
+    assert!(!resolve(&[layer("b.toml", &single)]).unwrap().config.begins_early(), "one shard comes at once");
     assert!(!resolve(&[layer("b.toml", &[])]).unwrap().config.begins_early());
 }
 

@@ -110,9 +110,9 @@ fn every_mistake_has_its_line() {
             "b.toml: consistency.quorum = 3: at most 2: there are no more workers",
         ),
         (
-            &[("train.overlap", "true"), ("sync.method", "\"allreduce\"")],
-            "b.toml: train.overlap = true: goes with parameter servers: an allreduce hands its buckets over as sync.order says; leave \
-             it out",
+            &[("train.overlap", "true"), ("train.threads", "2")],
+            "b.toml: train.overlap = true: goes with train.threads = 1: several threads have all parts of their sum at the end; leave \
+             one of the two out",
         ),
         (
             &[("train.overlap", "true"), ("local.mode", "\"difference\"")],
