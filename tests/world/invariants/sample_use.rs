@@ -41,6 +41,8 @@ pub(crate) struct SampleUse {
     of_gone: BTreeMap<(ShardId, u64), BTreeSet<PushKey>>,
     /// Which shards applied which push of which batch.
     applied: BTreeMap<BatchIndex, BTreeMap<PushKey, (BTreeSet<ShardId>, u32)>>,
+    /// What each shard ever applied: a checkpoint can have what a copy that took over after it lacks (seed 155).
+    ever: BTreeMap<Name, Arrived>,
     disturbed: bool,
     /// A worker came or was told to go.
     changed: bool,
@@ -101,6 +103,23 @@ impl SampleUse {
         self.arrived.retain(|name, arrived| !of_shard(name) || is_in(arrived));
         self.settled.retain(|name| !of_shard(name) || self.arrived.contains_key(name));
         self.drop_from(shard, |key| !kept.contains(key));
+        let back: Vec<_> =
+            self.ever.iter().filter(|(name, arrived)| of_shard(name) && is_in(arrived)).collect();
+        let back: Vec<(Name, Arrived)> = back.into_iter().map(|(name, arrived)| (*name, *arrived)).collect();
+        for (name, arrived) in back {
+            self.arrived.insert(name, arrived);
+            self.settled.insert(name);
+            self.apply(name, arrived);
+        }
+    }
+
+    /// A shard has a push.
+    fn apply(&mut self, name: Name, arrived: Arrived) {
+        let (shards, count) =
+            self.applied.entry(arrived.batch).or_default().entry(arrived.origin).or_default();
+        shards.insert(name.0);
+        *count = arrived.samples;
+        self.ever.insert(name, arrived);
     }
 
     /// A shard does not have some pushes any more.
@@ -210,26 +229,18 @@ impl Law for SampleUse {
                 let of_it = (shard.id(), *worker, *incarnation, Sequence(0))
                     ..=(shard.id(), *worker, *incarnation, *through);
                 let waits = self.arrived.range(of_it).filter(|(name, _)| !self.settled.contains(*name));
-                for Arrived { origin, batch, samples, .. } in waits.map(|(_, arrived)| *arrived) {
-                    let (shards, count) = self.applied.entry(batch).or_default().entry(origin).or_default();
-                    shards.insert(shard.id());
-                    *count = samples;
-                }
+                let waits: Vec<_> = waits.map(|(name, arrived)| (*name, *arrived)).collect();
+                waits.into_iter().for_each(|(name, arrived)| self.apply(name, arrived));
             }
             Sight::Answered { shard, speaker, pushed } => {
                 let name = (shard.id(), speaker.0, speaker.1, pushed.sequence);
                 self.settled.insert(name);
                 // What some shards drop and others take is not done again.
                 self.dropped |= matches!(pushed.outcome, PushOutcome::Dropped(_));
-                if let (
-                    PushOutcome::Applied { .. } | PushOutcome::Gathered { .. },
-                    Some(Arrived { origin, batch, samples, .. }),
-                ) = (pushed.outcome, self.arrived.get(&name))
+                if let (PushOutcome::Applied { .. } | PushOutcome::Gathered { .. }, Some(arrived)) =
+                    (pushed.outcome, self.arrived.get(&name).copied())
                 {
-                    let pushes = self.applied.entry(*batch).or_default();
-                    let (shards, count) = pushes.entry(*origin).or_default();
-                    shards.insert(shard.id());
-                    *count = *samples;
+                    self.apply(name, arrived);
                 }
             }
             Sight::Over { scenario, shards, recorded } => {

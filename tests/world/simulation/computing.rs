@@ -138,9 +138,10 @@ impl World {
         let Some((sequence, gradient)) = state.computing.take().or(left) else { return Ok(()) };
         let (loss, samples) = (gradient.loss, gradient.samples);
         self.processes[process].gradients.insert(sequence, gradient);
+        let waited_us = if self.scenario.overlap { self.chance.between(0, 5_000) } else { 0 };
         self.worker_event(
             process,
-            Event::GradientReady { sequence, bad_key: None, loss, samples, waited_us: 0, packed: Vec::new() },
+            Event::GradientReady { sequence, bad_key: None, loss, samples, waited_us, packed: Vec::new() },
         )
     }
 }

@@ -28,7 +28,7 @@ impl Worker {
         let adopted =
             served.into_iter().map(|(shard, _)| shard).filter(|shard| self.adopt_values(*shard)).collect();
         if let Some(iteration) = &mut self.cycle.iteration {
-            iteration.phase = Phase::Computing { since: self.now };
+            iteration.phase = Phase::Computing { since: self.now, clock };
         }
         let (buffer, pushed) = (self.cycle.buffer, self.shards_in_turn(clock));
         let missing = missing.into_iter().map(|(shard, _)| shard).collect();

@@ -25,7 +25,7 @@ impl Worker {
         let sequence = self.cycle.sequence.next();
         self.cycle.prefetch = None;
         match self.cycle.iteration.take() {
-            Some(iteration @ Iteration { phase: Phase::Computing { since }, .. }) => {
+            Some(iteration @ Iteration { phase: Phase::Computing { since, .. }, .. }) => {
                 // What it still waits for does not come any more.
                 if !iteration.has_values() && !iteration.is_overtaken {
                     effects.push(Effect::Abandon { sequence });

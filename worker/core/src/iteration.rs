@@ -58,6 +58,8 @@ pub(crate) enum Phase {
     Computing {
         /// When it began.
         since: Moment,
+        /// Iterations completed then: answers to the push before can move the worker up meanwhile.
+        clock: Clock,
     },
     /// The pushes before it still lack an answer.
     Ready(Gradient),
@@ -144,7 +146,7 @@ impl Cycle {
     pub(crate) fn computing(&self) -> Option<(BatchIndex, Moment)> {
         match &self.iteration {
             Some(iteration) if !iteration.has_values() => None,
-            Some(Iteration { batch, phase: Phase::Computing { since }, .. }) => Some((*batch, *since)),
+            Some(Iteration { batch, phase: Phase::Computing { since, .. }, .. }) => Some((*batch, *since)),
             _ => self.forgotten.as_ref().map(|forgotten| (forgotten.batch, forgotten.since)),
         }
     }
@@ -332,6 +334,11 @@ impl Worker {
 
     /// Sends the pulls that these shards have not answered, as far as their servers can be reached.
     pub(crate) fn resume_pulls(&mut self, shards: &[ShardId], effects: &mut Vec<Effect>) {
+        // All of an iteration's values are gated at one clock.
+        let begun = match self.cycle.iteration.as_ref().map(|iteration| iteration.phase) {
+            Some(Phase::Computing { clock, .. }) => Some(clock),
+            _ => None,
+        };
         let (completed, after, computed) = (self.clock, self.cycle.sequence, self.cycle.buffer);
         for shard in shards.iter().copied() {
             let Some(server) = self.ready_server_of(shard) else { continue };
@@ -339,7 +346,7 @@ impl Worker {
                 self.request_last += 1;
                 let request = self.request_last;
                 pull.request = request;
-                let clock = next.unwrap_or(completed);
+                let clock = next.or(begun).unwrap_or(completed);
                 let kind = PullKind::Gated { clock, after, ahead: clock.0.saturating_sub(completed.0) };
                 let buffer = if next.is_some() { computed.next() } else { computed };
                 let have = self.contents.take(buffer, shard);
@@ -446,7 +453,7 @@ impl Worker {
         }
         let expected = self.cycle.sequence.next();
         if let Some(iteration) = &mut self.cycle.iteration
-            && let Phase::Computing { since } = iteration.phase
+            && let Phase::Computing { since, .. } = iteration.phase
             && sequence == expected
             && (iteration.has_values() || iteration.is_overtaken)
         {

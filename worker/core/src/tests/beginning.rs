@@ -90,6 +90,21 @@ fn a_lost_server_is_asked_again_while_the_rest_is_computed_on() {
     assert_eq!(rig.values(1, 3, 0), [deliver(1)]);
 }
 
+// The answers to the push before move a worker up that is behind; what it computes on then is gated as it was begun (a simulated world, seed 732).
+#[test]
+fn what_is_asked_again_is_gated_at_the_clock_at_which_computing_began() {
+    let mut rig = Rig::second(early());
+    rig.gradient(2, None);
+    rig.on(Event::BatchLoaded { batch: BatchIndex(2) });
+    assert_eq!(rig.values(0, 5, 2)[0], begun(3, 2));
+    rig.pushed(0, 2, 4, applied(2));
+    assert_eq!(rig.worker.clock(), Clock(4), "it is moved up");
+    rig.on(Event::Lost { server: ServerId(1) });
+    rig.greet(1, 71);
+    let effects = rig.hear(1, ToPeer::Registered { has_values: true });
+    assert_eq!(effects[effects.len() - 2..], pull(1, 7, 2, 2));
+}
+
 // It would wait for values that nobody sends any more.
 #[test]
 fn what_waits_for_values_is_given_up_with_the_lease() {
