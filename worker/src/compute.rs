@@ -370,6 +370,8 @@ impl Solver {
             }
         };
         let loss = gradients.compute_of(incoming, batch.examples(), gradient, &mut ready);
+        // A gradient is ready when all of its values have come, also such as its model did not ask for.
+        incoming.until(0..gradient.len());
         sit_out(1.0);
         (*here, job.waited) = (apart.into_inner(), waited.get());
         f64::from(loss)

@@ -275,6 +275,22 @@ fn values_that_come_while_it_is_computed_make_the_same_gradient_and_all_memory_c
     assert!(compute.leftover().is_empty());
 }
 
+// A worker takes no gradient before its values have come, and waits for another for ever.
+#[test]
+fn a_gradient_that_asks_for_no_values_is_ready_when_they_have_come_all_the_same() {
+    let apart = Apart::new();
+    let (compute, mut done) = start(&apart.config);
+    let batch = Batch::with_capacity(1, 64);
+    assert!(compute.gradient(GradientJob { batch, ..apart.job(&[0], &[1, 2, 3]) }));
+    for shard in 1..4 {
+        compute.deliver(ShardId(shard), apart.of(shard));
+    }
+    match done.blocking_recv() {
+        Some(Done::Gradient { job, .. }) => assert_eq!((job.here.len(), job.values), (4, apart.values)),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn a_gradient_that_lacks_values_ends_when_it_is_abandoned_and_with_the_process() {
     let apart = Apart::new();
